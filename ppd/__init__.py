@@ -1,0 +1,1 @@
+"""PPD: routing of multi-turn LLM traffic on prefill/decode disaggregated engines."""

@@ -1,0 +1,85 @@
+"""What a decision takes and gives: the turn's features, the view of the cluster, the decision."""
+
+from typing import Protocol
+
+import msgspec
+
+from ppd.core.names import Path, Reason
+from ppd.core.table import Table
+
+DEFAULT_SLO = "balanced"
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """How much an operator, or an SLO class, cares for TTFT against TPOT; limits in ms, 0 = none."""
+
+    ttft: float = 1.0
+    tpot: float = 1.0
+    ttft_limit_ms: float = 0.0
+    tpot_limit_ms: float = 0.0
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """The features of one turn: the paper's psi = (t, n_in, n_out, n_ctx, q), and what the paper lacks."""
+
+    turn: int  # 1 = the conversation's first
+    n_in: int  # new prompt tokens
+    n_out: int  # predicted output tokens
+    n_ctx: int  # tokens of the conversation before this turn
+    qps: float  # conversations a second, in a sliding window
+    d_cached: int = 0  # of the prompt, tokens that the session's D is expected to hold; 0 = nothing
+    p_cached: int = 0  # of the prompt, tokens that P is expected to hold
+    local_streak: int = 0  # D-local turns in a row before this one
+    idle_s: float = 0.0  # since the session's last turn
+
+    @property
+    def prompt(self) -> int:
+        return self.n_ctx + self.n_in
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    """One worker as seen now: its last report, corrected by what was dispatched since."""
+
+    worker_id: str
+    running: int = 0
+    waiting: int = 0
+    kv_use: float = 0.0
+    queued_prefill_tokens: int = 0
+    itl_ms: float = 0.0  # 0 = not known
+    prefill_tokens_per_s: float = 0.0  # 0 = not known
+    max_batch_tokens: int = 0
+    age_s: float = 1e9  # of the report; old = do not trust
+
+
+class View(msgspec.Struct, frozen=True):
+    """The candidates that placement would use: the least loaded P, and the session's D where healthy."""
+
+    prefill: WorkerView | None = None
+    decode: WorkerView | None = None
+    pullback: bool = False  # unexpired parameters for a pull-back exist, and it is switched on
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """What a path is expected to cost this turn, in ms."""
+
+    ttft_ms: float
+    tpot_ms: float
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The path, why, and the expectation per path (for header, span, metric and `explain`)."""
+
+    path: Path
+    reason: Reason
+    score: float = 0.0  # > 0 speaks for D-local
+    cell: str = ""
+    table_version: int = 0
+    expected: dict[Path, Expected] = {}
+
+
+class Policy(Protocol):
+    """A rule for turns >= 2 with a cached conversation. Pure: no clock, no I/O, no lock."""
+
+    name: str
+
+    def decide(self, turn: Turn, view: View, table: Table | None, weights: Weights) -> Decision: ...

@@ -1,0 +1,137 @@
+"""Every name that two processes must agree on: roles, paths, reasons, keys, subjects, headers, spans."""
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What an engine does; vLLM's `kv_role` follows from it (prefill = kv_producer, decode = kv_consumer)."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    REPLICA = "replica"
+
+    @property
+    def letter(self) -> str:
+        """The letter that stands for this role in a placement such as `1P3D`."""
+        return {"prefill": "P", "decode": "D", "replica": "R"}[self.value]
+
+
+class WorkerStatus(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+class Path(StrEnum):
+    """How a turn travels. The value is that of the `x-ppd-route` header."""
+
+    P_D = "p-d"
+    D_LOCAL = "d-local"
+    P_D_PULLBACK = "p-d-pullback"
+    REPLICA = "replica"
+
+
+class Reason(StrEnum):
+    """Why a path was taken: one enum for header, span attribute and metric label."""
+
+    FIRST_TURN = "first-turn"  # no earlier turn is known: P->D
+    NOT_CACHED = "not-cached"  # D is not expected to hold the conversation any more
+    SESSION_MOVED = "session-moved"  # the session's D is gone or draining
+    TABLE = "table"  # the verdict of the turn's own cell
+    TABLE_NEAREST = "table-nearest"  # its cell is empty or tied; the nearest measured one decided
+    TABLE_LIVE = "table-live"  # the table's expectation, corrected by the queues of now
+    LIVE_STALE = "live-stale"  # load reports are missing or stale: the table alone decided
+    NO_TABLE = "no-table"  # no table for this model and placement yet
+    EXPLORE = "explore"  # the path not taken, to keep it measured
+    POLICY = "policy"  # a policy without a table decided
+    FORCED = "forced"  # an operator asked for this path
+    NO_PREFILL = "no-prefill"  # no prefill worker is up: D, or a replica, does it all
+    NO_DECODE = "no-decode"  # no decode worker is up: a replica does it all
+    PREFILL_FAILED = "prefill-failed"  # the hop through P failed: D did the prefill
+    ONE_ENGINE = "one-engine"  # the request cannot be handed off (for example prompt_logprobs)
+    PREFILL_ANSWERED = "prefill-answered"  # P's one token ended the answer; D was not needed
+    DECODE_FAILED = "decode-failed"  # the first D failed: another one took the turn
+    OVERLOAD_ESCAPE = "overload-escape"  # the session's D is saturated while others are not
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+class Provenance(StrEnum):
+    """Where a cell's figures come from."""
+
+    MEASURED = "measured"
+    SIMULATED = "simulated"
+    ONLINE = "online"
+
+
+# --- etcd -----------------------------------------------------------------------------------------
+LEASE_TTL_S = 10
+
+
+def workers_prefix(namespace: str) -> str:
+    return f"/ppd/{namespace}/workers/"
+
+
+def worker_key(namespace: str, worker_id: str) -> str:
+    return workers_prefix(namespace) + worker_id
+
+
+def leader_key(namespace: str) -> str:
+    return f"/ppd/{namespace}/planner/leader"
+
+
+# --- NATS -----------------------------------------------------------------------------------------
+TURNS_STREAM = "PPD_TURNS"
+TABLE_BUCKET = "PPD_TABLE"
+SESSIONS_BUCKET = "PPD_SESSIONS"
+PLANNER_SERVICE = "ppd-planner"
+PLANNER_DURABLE = "ppd-planner"
+
+
+def _token(text: str) -> str:
+    """`text` as one token of a NATS subject or KV key; different texts give different tokens."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else f"={ord(c):X}=" for c in text)
+
+
+def load_subject(namespace: str, worker_id: str) -> str:
+    return f"ppd.{_token(namespace)}.load.{_token(worker_id)}"
+
+
+def turns_subject(namespace: str, model: str) -> str:
+    return f"ppd.{_token(namespace)}.turns.{_token(model)}"
+
+
+def planner_subject(namespace: str, verb: str) -> str:
+    """The subject of one endpoint of the planner's micro service, such as `table.get`."""
+    return f"ppd.{_token(namespace)}.planner.{verb}"
+
+
+def stream_name(base: str, namespace: str) -> str:
+    """A stream's or bucket's name; the default namespace has the bare name."""
+    return base if namespace == "default" else f"{base}_{_token(namespace).replace('=', '_')}"
+
+
+def table_key(model: str, placement: str) -> str:
+    """The KV key of one table: `{model}.{placement}`."""
+    return f"{_token(model)}.{_token(placement)}"
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+H_ROUTE = "x-ppd-route"
+H_REASON = "x-ppd-reason"
+H_PREFILL = "x-ppd-prefill"
+H_DECODE = "x-ppd-decode"
+H_REQUEST_ID = "x-request-id"
+H_TRACE_ID = "x-trace-id"
+H_SESSION = "x-session-id"
+H_SLO = "x-slo-class"
+
+# --- spans ----------------------------------------------------------------------------------------
+SPAN_ROUTE = "ppd.route"
+SPAN_PREFILL = "ppd.prefill"
+SPAN_DECODE = "ppd.decode"
+SPAN_KV_TRANSFER = "kv.transfer"

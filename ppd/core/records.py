@@ -1,0 +1,215 @@
+"""The records that cross a process, defined once.
+
+Each carries `v`, the version of its meaning. Unknown fields are ignored and new fields have defaults, so
+that old and new processes run side by side. JSON on the wire, so that `etcdctl get` and `nats sub` show
+something that a person can read.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from ppd.core.names import Outcome, Path, Provenance, Reason, Role, WorkerStatus
+
+
+class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
+    """Base of all records."""
+
+
+class WorkerRecord(Record):
+    """One incarnation of an engine, at `/ppd/{ns}/workers/{worker_id}` under its agent's lease."""
+
+    worker_id: str  # unique per incarnation: a restarted engine is a new worker
+    name: str  # stable over restarts, such as `d0`
+    role: Role
+    model: str  # the name that clients ask for
+    url: str  # http://host:port of the engine's API; never shown to a client
+    status: WorkerStatus = WorkerStatus.STARTING
+    engine_id: str = ""  # NIXL's engine id; empty for a replica
+    side_channel_host: str = ""
+    side_channel_port: int = 0
+    kv_connector: str = ""
+    backend: str = "vllm"  # vllm or sim
+    engine_version: str = ""
+    block_size_tokens: int = 0
+    kv_bytes_per_token: int = 0
+    kv_capacity_tokens: int = 0
+    max_model_len_tokens: int = 0
+    max_batch_tokens: int = 0  # vLLM's max_num_batched_tokens, the prefill budget of one step
+    tensor_parallel: int = 1
+    dtype: str = ""
+    kv_layout: str = ""
+    bidirectional: bool = False  # pull-back (D->P) is switched on
+    hardware: str = ""
+    started_unix_s: float = 0.0
+    v: int = 1
+
+    def kv_signature(self) -> tuple[object, ...]:
+        """What two engines must have in common to exchange KV over NIXL."""
+        return (
+            self.model,
+            self.backend,
+            self.engine_version,
+            self.kv_connector,
+            self.block_size_tokens,
+            self.kv_bytes_per_token,
+            self.dtype,
+            self.kv_layout,
+        )
+
+
+class WorkerLoad(Record):
+    """What an engine is busy with, four times a second on `ppd.{ns}.load.{worker_id}`."""
+
+    worker_id: str
+    seq: int = 0
+    running: int = 0  # requests in the running batch
+    waiting: int = 0
+    kv_use: float = 0.0  # 0..1
+    queued_prefill_tokens: int = 0  # prompt tokens accepted but not computed yet
+    prefix_hit_rate: float = 0.0  # of late, 0..1
+    itl_ms: float = 0.0  # mean inter-token latency of late; 0 = none seen
+    prefill_tokens_per_s: float = 0.0  # of late; 0 = none seen
+    decode_tokens_per_s: float = 0.0
+    ttft_ms: float = 0.0  # of late; 0 = none seen
+    tpot_ms: float = 0.0
+    preemptions: int = 0  # since the engine's start
+    v: int = 1
+
+
+class TurnRecord(Record):
+    """One finished turn, on `ppd.{ns}.turns.{model}` of the stream PPD_TURNS."""
+
+    request_id: str
+    ended_unix_s: float
+    model: str
+    placement: str
+    path: Path
+    reason: Reason
+    outcome: Outcome = Outcome.OK
+    status: int = 200
+    trace_id: str = ""
+    session_id: str = ""
+    turn: int = 1  # 1 = the conversation's first
+    slo_class: str = ""
+    policy: str = ""
+    table_version: int = 0
+    cell: str = ""
+    explored: bool = False
+    n_in_tokens: int = 0  # new in this turn
+    n_ctx_tokens: int = 0  # of the conversation before this turn
+    n_out_predicted_tokens: int = 0
+    n_prompt_tokens: int = 0  # the whole prompt, as the engine counted it
+    n_out_tokens: int = 0
+    expected_cached_tokens: int = 0  # what D was thought to hold
+    cached_tokens_prefill: int = -1  # what P really had; -1 = not known or no hop
+    cached_tokens_decode: int = -1  # what D really had before this turn; -1 = not known
+    p_missing_tokens: int = 0  # of the history, what P was thought to lack
+    local_streak: int = 0  # D-local turns in a row before this one
+    idle_s: float = 0.0  # since the session's last turn
+    qps: float = 0.0  # conversations a second, in the sliding window
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0  # the hop through P
+    ttft_ms: float = 0.0  # 0 = no token was sent
+    tpot_ms: float = 0.0  # 0 = fewer than two tokens
+    e2e_ms: float = 0.0
+    kv_bytes: int = 0
+    kv_transfer_ms: float = 0.0
+    prefill_worker: str = ""
+    decode_worker: str = ""
+    retries: int = 0
+    migrations: int = 0
+    decode_running: int = 0  # D's running batch when the turn was placed
+    decode_kv_use: float = 0.0
+    prefill_queued_tokens: int = 0
+    score: float = 0.0
+    v: int = 1
+
+
+class SessionRecord(Record):
+    """A conversation, in the bucket PPD_SESSIONS, so that any frontend can take its next turn.
+
+    `boundary` is the key of the history up to and with the last question, `after` the key of the history
+    with the answer too: the next turn extends the latter, or the former where a client rewrote the answer.
+    """
+
+    session_id: str
+    model: str
+    turn: int
+    boundary: str
+    after: str
+    decode_worker: str = ""
+    prefill_worker: str = ""
+    n_ctx_tokens: int = 0
+    p_known_tokens: int = 0  # of this conversation, what P computed last
+    local_streak: int = 0
+    n_out_mean_tokens: float = 0.0
+    last_unix_s: float = 0.0
+    last_path: Path = Path.P_D
+    v: int = 1
+
+
+class Estimate(Record, frozen=True):
+    """A measured quantity: mean, standard deviation of one observation, and how many there were."""
+
+    mean: float
+    sd: float = 0.0
+    n: float = 0.0  # may be fractional: online counts decay
+
+
+class PathEstimate(Record, frozen=True):
+    """TTFT and TPOT, in ms, of one path in one cell."""
+
+    ttft_ms: Estimate
+    tpot_ms: Estimate
+    provenance: Provenance = Provenance.MEASURED
+
+
+class CellRecord(Record, frozen=True):
+    """One cell: context class x in/out ratio class x QPS level. `paths` is keyed by the path's value."""
+
+    context: str
+    ratio: str
+    qps: float
+    paths: dict[str, PathEstimate] = {}
+
+
+class TableSnapshot(Record):
+    """The PPD table for one model and placement, as published in the bucket PPD_TABLE."""
+
+    model: str
+    placement: str
+    version: int  # grows with every publication; a frontend never goes back by itself
+    hardware: str = ""
+    created_unix_s: float = 0.0
+    source: str = ""  # how it came about: seed, profile, online, rollback of N
+    frozen: bool = False
+    weights: dict[str, tuple[float, float]] = {}  # SLO class -> (w_ttft, w_tpot)
+    cells: list[CellRecord] = []
+    v: int = 1
+
+
+R = TypeVar("R", bound=Record)
+_encoder = msgspec.json.Encoder()
+
+
+class BadRecordError(ValueError):
+    """Bytes that are no such record; the message says why."""
+
+
+def encode(record: Record) -> bytes:
+    return _encoder.encode(record)
+
+
+def decode(data: bytes, kind: type[R], version: int = 1) -> R:
+    """`data` as a record of `kind`.
+
+    Raises BadRecordError if the bytes are not one, or if their `v` is newer than this code understands.
+    """
+    try:
+        record = msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRecordError(f"not a {kind.__name__}: {error}") from error
+    if getattr(record, "v", version) > version:
+        raise BadRecordError(f"{kind.__name__} of version {getattr(record, 'v', '?')}: this code knows {version}")
+    return record

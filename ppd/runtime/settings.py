@@ -1,0 +1,122 @@
+"""One typed settings object per service: flags, then environment (`PPD_...`), then a TOML file.
+
+Secrets come from the environment alone: a field made with `secret()` has no flag and is refused in a file,
+so that it shows up neither in a process list nor in a repository.
+"""
+
+import os
+import sys
+import tomllib
+from pathlib import Path as FilePath
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AliasChoices, BeforeValidator, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    CliApp,
+    CliSuppress,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+S = TypeVar("S", bound="ServiceSettings")
+
+
+def _split(value: Any) -> Any:
+    """`a,b` and `["a,b"]` as `["a", "b"]`: flags may be repeated or comma-separated."""
+    parts = [value] if isinstance(value, str) else value
+    if not isinstance(parts, list):
+        return value
+    return [item.strip() for part in parts for item in str(part).split(",") if item.strip()]
+
+
+CommaList = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+Secret = CliSuppress[str]
+_SECRET: dict[str, Any] = {"secret": True}
+
+
+def secret(description: str) -> Any:
+    """A field that only the environment can set; annotate it as `Secret`."""
+    return Field("", description=description, json_schema_extra=dict(_SECRET), repr=False)
+
+
+class _TomlFile(PydanticBaseSettingsSource):
+    """The file named by `--config` or PPD_CONFIG; its keys are the fields' names."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        path = self.current_state.get("config") or os.environ.get("PPD_CONFIG")
+        if not path:
+            return {}
+        try:
+            with open(path, "rb") as file:
+                values = tomllib.load(file)
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise SettingsError(f"{path}: {error}") from error
+        known = self.settings_cls.model_fields
+        for key in values:
+            if key not in known:
+                raise SettingsError(f"{path}: there is no setting {key!r}")
+            if known[key].json_schema_extra == _SECRET:
+                raise SettingsError(f"{path}: {key} is a secret: set PPD_{key.upper()} in the environment instead")
+        return values
+
+
+class ServiceSettings(BaseSettings):
+    """What every service needs to find the others."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PPD_",
+        populate_by_name=True,
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_implicit_flags=True,
+        extra="ignore",
+    )
+
+    config: FilePath | None = Field(None, description="TOML file with settings (the flags' names, with _ for -)")
+    namespace: str = Field(
+        "default", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="keeps clusters on shared servers apart"
+    )
+    etcd: CommaList = Field(["127.0.0.1:2379"], description="etcd endpoints, host:port, comma-separated")
+    nats: CommaList = Field(["nats://127.0.0.1:4222"], description="NATS servers, comma-separated")
+    log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
+    log_json: bool = Field(False, description="log lines as JSON")
+    otlp_endpoint: str = Field(
+        "",
+        validation_alias=AliasChoices("otlp_endpoint", "PPD_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        description="where spans go, such as http://127.0.0.1:4317 (port 4318: OTLP over HTTP, else gRPC); empty: no tracing",
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, _TomlFile(settings_cls)
+
+
+def load(kind: type[S], argv: list[str], prog: str) -> S:
+    """The settings of one service from `argv`, environment and file.
+
+    Prints what is wrong and exits with 2 where a value cannot be used; `--help` exits with 0.
+    """
+    kind.model_config["cli_prog_name"] = prog
+    try:
+        return CliApp.run(kind, cli_args=argv)
+    except ValidationError as error:
+        for item in error.errors():
+            flag = "--" + str(item["loc"][0]).replace("_", "-") if item["loc"] else ""
+            print(f"{prog}: {flag}: {item['msg']} (got {item['input']!r})", file=sys.stderr)  # noqa: T201
+    except SettingsError as error:
+        print(f"{prog}: {error.__cause__ or error}", file=sys.stderr)  # noqa: T201
+    raise SystemExit(2)
