@@ -149,7 +149,7 @@ class SessionRecord(Record):
     v: int = 1
 
 
-class Estimate(Record, frozen=True):
+class Estimate(msgspec.Struct, kw_only=True, frozen=True):
     """A measured quantity: mean, standard deviation of one observation, and how many there were."""
 
     mean: float
@@ -157,7 +157,7 @@ class Estimate(Record, frozen=True):
     n: float = 0.0  # may be fractional: online counts decay
 
 
-class PathEstimate(Record, frozen=True):
+class PathEstimate(msgspec.Struct, kw_only=True, frozen=True):
     """TTFT and TPOT, in ms, of one path in one cell."""
 
     ttft_ms: Estimate
@@ -165,7 +165,7 @@ class PathEstimate(Record, frozen=True):
     provenance: Provenance = Provenance.MEASURED
 
 
-class CellRecord(Record, frozen=True):
+class CellRecord(msgspec.Struct, kw_only=True, frozen=True):
     """One cell: context class x in/out ratio class x QPS level. `paths` is keyed by the path's value."""
 
     context: str
@@ -211,5 +211,7 @@ def decode(data: bytes, kind: type[R], version: int = 1) -> R:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRecordError(f"not a {kind.__name__}: {error}") from error
     if getattr(record, "v", version) > version:
-        raise BadRecordError(f"{kind.__name__} of version {getattr(record, 'v', '?')}: this code knows {version}")
+        raise BadRecordError(
+            f"{kind.__name__} of version {getattr(record, 'v', '?')}: this code knows {version}"
+        )
     return record

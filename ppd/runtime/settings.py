@@ -62,7 +62,9 @@ class _TomlFile(PydanticBaseSettingsSource):
             if key not in known:
                 raise SettingsError(f"{path}: there is no setting {key!r}")
             if known[key].json_schema_extra == _SECRET:
-                raise SettingsError(f"{path}: {key} is a secret: set PPD_{key.upper()} in the environment instead")
+                raise SettingsError(
+                    f"{path}: {key} is a secret: set PPD_{key.upper()} in the environment instead"
+                )
         return values
 
 
@@ -79,18 +81,22 @@ class ServiceSettings(BaseSettings):
         extra="ignore",
     )
 
-    config: FilePath | None = Field(None, description="TOML file with settings (the flags' names, with _ for -)")
+    config: FilePath | None = Field(
+        None, description="TOML file with settings (the flags' names, with _ for -)"
+    )
     namespace: str = Field(
         "default", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="keeps clusters on shared servers apart"
     )
     etcd: CommaList = Field(["127.0.0.1:2379"], description="etcd endpoints, host:port, comma-separated")
     nats: CommaList = Field(["nats://127.0.0.1:4222"], description="NATS servers, comma-separated")
-    log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
+    log_level: str = Field(
+        "info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error"
+    )
     log_json: bool = Field(False, description="log lines as JSON")
     otlp_endpoint: str = Field(
         "",
         validation_alias=AliasChoices("otlp_endpoint", "PPD_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
-        description="where spans go, such as http://127.0.0.1:4317 (port 4318: OTLP over HTTP, else gRPC); empty: no tracing",
+        description="where spans go, such as http://127.0.0.1:4317 (4318: OTLP over HTTP, else gRPC); empty: none",
     )
 
     @classmethod
