@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ppd.core.names import Role
 
-_PART = re.compile(r"(\d+)([PDR])")
+_PART = re.compile(r"([0-9]+)([PDR])")
 
 
 class PlacementError(ValueError):

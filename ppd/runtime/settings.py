@@ -96,7 +96,7 @@ class ServiceSettings(BaseSettings):
     otlp_endpoint: str = Field(
         "",
         validation_alias=AliasChoices("otlp_endpoint", "PPD_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
-        description="where spans go, such as http://127.0.0.1:4317 (4318: OTLP over HTTP, else gRPC); empty: none",
+        description="where spans go (OTLP), such as http://127.0.0.1:4317; 4318 means HTTP; empty: nowhere",
     )
 
     @classmethod
@@ -111,6 +111,14 @@ class ServiceSettings(BaseSettings):
         return init_settings, env_settings, _TomlFile(settings_cls)
 
 
+def _refuse_secrets(kind: type[ServiceSettings], argv: list[str]) -> None:
+    """A secret on the command line would be seen in every process list."""
+    for name, field in kind.model_fields.items():
+        flag = "--" + name.replace("_", "-")
+        if field.json_schema_extra == _SECRET and any(arg.partition("=")[0] == flag for arg in argv):
+            raise SettingsError(f"{flag} is a secret: set PPD_{name.upper()} in the environment instead")
+
+
 def load(kind: type[S], argv: list[str], prog: str) -> S:
     """The settings of one service from `argv`, environment and file.
 
@@ -118,6 +126,7 @@ def load(kind: type[S], argv: list[str], prog: str) -> S:
     """
     kind.model_config["cli_prog_name"] = prog
     try:
+        _refuse_secrets(kind, argv)
         return CliApp.run(kind, cli_args=argv)
     except ValidationError as error:
         for item in error.errors():
