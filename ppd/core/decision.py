@@ -5,18 +5,10 @@ from typing import Protocol
 import msgspec
 
 from ppd.core.names import Path, Reason
+from ppd.core.score import DEFAULT_SLO, Expected, Weights
 from ppd.core.table import Table
 
-DEFAULT_SLO = "balanced"
-
-
-class Weights(msgspec.Struct, frozen=True):
-    """How much an operator, or an SLO class, cares for TTFT against TPOT; limits in ms, 0 = none."""
-
-    ttft: float = 1.0
-    tpot: float = 1.0
-    ttft_limit_ms: float = 0.0
-    tpot_limit_ms: float = 0.0
+__all__ = ["DEFAULT_SLO", "Decision", "Expected", "Policy", "Turn", "View", "Weights", "WorkerView"]
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -56,14 +48,8 @@ class View(msgspec.Struct, frozen=True):
 
     prefill: WorkerView | None = None
     decode: WorkerView | None = None
+    replica: WorkerView | None = None  # the least loaded worker that does both
     pullback: bool = False  # unexpired parameters for a pull-back exist, and it is switched on
-
-
-class Expected(msgspec.Struct, frozen=True):
-    """What a path is expected to cost this turn, in ms."""
-
-    ttft_ms: float
-    tpot_ms: float
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -72,7 +58,8 @@ class Decision(msgspec.Struct, frozen=True):
     path: Path
     reason: Reason
     score: float = 0.0  # > 0 speaks for D-local
-    cell: str = ""
+    cell: str = ""  # the turn's own cell
+    source: str = ""  # the measured cell that decided; another one where its own is empty or tied
     table_version: int = 0
     expected: dict[Path, Expected] = {}
 

@@ -1,0 +1,39 @@
+"""What every policy must heed: a path needs workers that can serve it, and D-local needs a cache."""
+
+from ppd.core.decision import Decision, Turn, View
+from ppd.core.names import Path, Reason
+
+_NO_DECODE = Decision(Path.REPLICA, Reason.NO_DECODE)
+_NO_PREFILL = Decision(Path.D_LOCAL, Reason.NO_PREFILL)
+_FIRST_TURN = Decision(Path.P_D, Reason.FIRST_TURN)
+_NOT_CACHED = Decision(Path.P_D, Reason.NOT_CACHED)
+
+
+def serveable(view: View) -> tuple[Path, ...]:
+    """The paths that this view's workers can serve; empty means that no decision can help (answer 503)."""
+    paths: list[Path] = []
+    if view.prefill and view.decode:
+        paths.append(Path.P_D)
+        if view.pullback:
+            paths.append(Path.P_D_PULLBACK)
+    if view.decode:
+        paths.append(Path.D_LOCAL)
+    if view.replica:
+        paths.append(Path.REPLICA)
+    return tuple(paths)
+
+
+def forced(view: View) -> Decision | None:
+    """The only path that is left when a pool is empty, or None if P->D and D-local are both possible."""
+    if view.decode is None:
+        return _NO_DECODE
+    if view.prefill is None:
+        return _NO_PREFILL
+    return None
+
+
+def first_or_uncached(turn: Turn) -> Decision | None:
+    """P->D for a first turn and for a conversation that D is not expected to hold any more."""
+    if turn.turn <= 1:
+        return _FIRST_TURN
+    return None if turn.d_cached > 0 else _NOT_CACHED

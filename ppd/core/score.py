@@ -1,0 +1,64 @@
+"""What a path costs, what an operator cares for, and the score that weighs one against the other."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+DEFAULT_SLO = "balanced"
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """How much an operator, or an SLO class, cares for TTFT against TPOT; limits in ms, 0 = none."""
+
+    ttft: float = 1.0
+    tpot: float = 1.0
+    ttft_limit_ms: float = 0.0
+    tpot_limit_ms: float = 0.0
+
+
+SLO_CLASSES = {
+    "interactive": Weights(ttft=2.0, tpot=1.0),
+    DEFAULT_SLO: Weights(),
+    "batch": Weights(ttft=1.0, tpot=4.0),
+}
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """What a path is expected to cost this turn, in ms."""
+
+    ttft_ms: float
+    tpot_ms: float
+
+
+def slo_classes(overrides: Mapping[str, tuple[float, float]]) -> dict[str, Weights]:
+    """The SLO classes with `overrides` (class -> (w_ttft, w_tpot), as a TableSnapshot carries them)."""
+    classes = dict(SLO_CLASSES)
+    for name, (ttft, tpot) in overrides.items():
+        classes[name] = msgspec.structs.replace(classes.get(name, Weights()), ttft=ttft, tpot=tpot)
+    return classes
+
+
+def delta_ttft(x0: Expected, x1: Expected) -> float:
+    """The share of P->D's TTFT that the other path saves; below 0 it costs more."""
+    return (x0.ttft_ms - x1.ttft_ms) / x0.ttft_ms
+
+
+def delta_tpot(x0: Expected, x1: Expected) -> float:
+    """The share of P->D's TPOT that the other path adds."""
+    return (x1.tpot_ms - x0.tpot_ms) / x0.tpot_ms
+
+
+def score(x0: Expected, x1: Expected, w_ttft: float, w_tpot: float) -> float:
+    """S = w_ttft * delta_ttft - w_tpot * delta_tpot (arXiv:2603.13358, Algorithm 1); > 0 speaks for `x1`.
+
+    `x0` is what P->D costs, with both figures above 0.
+    """
+    return w_ttft * delta_ttft(x0, x1) - w_tpot * delta_tpot(x0, x1)
+
+
+def misses(expected: Expected, weights: Weights) -> bool:
+    """Whether a path is expected to break one of the class's limits."""
+    return bool(
+        (weights.ttft_limit_ms and expected.ttft_ms > weights.ttft_limit_ms)
+        or (weights.tpot_limit_ms and expected.tpot_ms > weights.tpot_limit_ms)
+    )

@@ -1,0 +1,164 @@
+"""The table in memory: checked once, then read without a search.
+
+Every possible cell points at the nearest cell that was measured on both paths (`cells.distance`), and the
+verdicts of a pair of weights are worked out once, so that a decision is two array reads.
+"""
+
+from math import isfinite
+
+import msgspec
+
+from ppd.core import cells, score
+from ppd.core.cells import Cell
+from ppd.core.names import Path
+from ppd.core.records import CellRecord, Estimate, TableSnapshot
+from ppd.core.score import Expected
+
+_TIE = 1e-9
+_MAX_WEIGHTS = 64  # verdict lists kept at once; SLO classes are few
+
+
+class TableError(ValueError):
+    """A snapshot that no decision may rest on; the message says what is wrong with it."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What the table knows for one cell, be it from the cell itself or from the nearest measured one."""
+
+    source: Cell  # the cell that the figures were measured in
+    text: str  # `str(source)`
+    exact: bool  # it is the cell that was asked for
+    record: CellRecord
+    expected: dict[Path, Expected]  # P_D and D_LOCAL always, P_D_PULLBACK where measured
+    p_d: Expected
+    d_local: Expected
+    pullback: Expected | None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """One cell's verdict under one pair of weights."""
+
+    path: Path
+    score: float  # D-local's, > 0 speaks for it
+    cell: str  # the cell that was asked for
+    row: Row  # the row that decided; not exact where the cell was empty or tied
+
+
+class Table:
+    """A TableSnapshot, ready for decisions. Raises TableError if the snapshot cannot be trusted.
+
+    A cell with only one of P->D and D-local (the other one failed) is valid but cannot be scored, so the
+    nearest complete cell stands in for it.
+    """
+
+    def __init__(self, snapshot: TableSnapshot) -> None:
+        self.snapshot = snapshot
+        self.model = snapshot.model
+        self.placement = snapshot.placement
+        self.version = snapshot.version
+        self._rows = _dense_rows(snapshot)
+        self._verdicts: dict[tuple[float, float], list[Verdict]] = {}
+
+    def lookup(self, slot: int) -> Row:
+        """The row for `cells.cell_slot(...)`."""
+        return self._rows[slot]
+
+    def verdicts(self, w_ttft: float, w_tpot: float) -> list[Verdict]:
+        """The verdict of every cell by its slot; worked out (about a millisecond) when first asked for."""
+        found = self._verdicts.get((w_ttft, w_tpot))
+        if found is None:
+            if len(self._verdicts) >= _MAX_WEIGHTS:
+                self._verdicts.clear()
+            found = self._verdicts[w_ttft, w_tpot] = [
+                self._judge(cell, w_ttft, w_tpot) for cell in cells.CELLS
+            ]
+        return found
+
+    def _judge(self, cell: Cell, w_ttft: float, w_tpot: float) -> Verdict:
+        row = self._rows[cell.slot]
+        s = score.score(row.p_d, row.d_local, w_ttft, w_tpot)
+        if abs(s) <= _TIE and (decided := self._nearest_decided(cell, w_ttft, w_tpot)):
+            row, s = decided
+        return Verdict(Path.D_LOCAL if s > 0 else Path.P_D, s, str(cell), row)
+
+    def _nearest_decided(self, cell: Cell, w_ttft: float, w_tpot: float) -> tuple[Row, float] | None:
+        """The nearest row whose score is not a tie."""
+        measured = {row.source: row for row in self._rows}
+        decided = [
+            (row, s)
+            for row in measured.values()
+            if abs(s := score.score(row.p_d, row.d_local, w_ttft, w_tpot)) > _TIE
+        ]
+        if not decided:
+            return None
+        row, s = min(decided, key=lambda each: cells.distance(cell, each[0].source))
+        return msgspec.structs.replace(row, exact=False), s
+
+
+def _dense_rows(snapshot: TableSnapshot) -> list[Row]:
+    _check_head(snapshot)
+    seen: set[Cell] = set()
+    measured: dict[Cell, CellRecord] = {}
+    for record in snapshot.cells:
+        cell = _check_cell(record)
+        if cell in seen:
+            raise TableError(f"cell {cell} appears twice")
+        seen.add(cell)
+        if Path.P_D in record.paths and Path.D_LOCAL in record.paths:
+            measured[cell] = record
+    if not measured:
+        raise TableError("no cell was measured on both paths")
+    rows = []
+    for cell in cells.CELLS:
+        source = cell if cell in measured else min(measured, key=lambda other: cells.distance(cell, other))
+        rows.append(_row(source, source == cell, measured[source]))
+    return rows
+
+
+def _row(source: Cell, exact: bool, record: CellRecord) -> Row:
+    expected = {
+        Path(path): Expected(e.ttft_ms.mean, e.tpot_ms.mean) for path, e in sorted(record.paths.items())
+    }
+    return Row(
+        source,
+        str(source),
+        exact,
+        record,
+        expected,
+        expected[Path.P_D],
+        expected[Path.D_LOCAL],
+        expected.get(Path.P_D_PULLBACK),
+    )
+
+
+def _check_head(snapshot: TableSnapshot) -> None:
+    if not snapshot.model or not snapshot.placement:
+        raise TableError("the table names no model or no placement")
+    if snapshot.version < 0:
+        raise TableError(f"version {snapshot.version} is below 0")
+    for name, pair in snapshot.weights.items():
+        if not all(isfinite(w) and w >= 0 for w in pair):
+            raise TableError(f"weights of {name!r} are not finite and >= 0: {pair}")
+
+
+def _check_cell(record: CellRecord) -> Cell:
+    try:
+        cell = cells.make_cell(record.context, record.ratio, record.qps)
+    except ValueError as error:
+        raise TableError(f"no such cell: {error}") from error
+    known = {Path.P_D.value, Path.D_LOCAL.value, Path.P_D_PULLBACK.value}
+    if not record.paths:
+        raise TableError(f"cell {cell} has no figures")
+    for path, estimate in record.paths.items():
+        if path not in known:
+            raise TableError(f"cell {cell}: {path!r} is no path of the table")
+        _check_estimate(f"cell {cell}, {path}, ttft_ms", estimate.ttft_ms)
+        _check_estimate(f"cell {cell}, {path}, tpot_ms", estimate.tpot_ms)
+    return cell
+
+
+def _check_estimate(what: str, estimate: Estimate) -> None:
+    if not (isfinite(estimate.mean) and estimate.mean > 0):
+        raise TableError(f"{what}: mean {estimate.mean} is not above 0")
+    if not (isfinite(estimate.sd) and estimate.sd >= 0 and isfinite(estimate.n) and estimate.n >= 0):
+        raise TableError(f"{what}: sd {estimate.sd} or n {estimate.n} is not finite and >= 0")
