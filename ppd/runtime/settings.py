@@ -21,7 +21,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-S = TypeVar("S", bound="ServiceSettings")
+S = TypeVar("S", bound="CommandSettings")
 
 
 def _split(value: Any) -> Any:
@@ -68,8 +68,8 @@ class _TomlFile(PydanticBaseSettingsSource):
         return values
 
 
-class ServiceSettings(BaseSettings):
-    """What every service needs to find the others."""
+class CommandSettings(BaseSettings):
+    """Settings of any command: flags, environment, and a file."""
 
     model_config = SettingsConfigDict(
         env_prefix="PPD_",
@@ -84,6 +84,22 @@ class ServiceSettings(BaseSettings):
     config: FilePath | None = Field(
         None, description="TOML file with settings (the flags' names, with _ for -)"
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, _TomlFile(settings_cls)
+
+
+class ServiceSettings(CommandSettings):
+    """What every service needs to find the others."""
+
     namespace: str = Field(
         "default", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="keeps clusters on shared servers apart"
     )
@@ -99,19 +115,8 @@ class ServiceSettings(BaseSettings):
         description="where spans go (OTLP), such as http://127.0.0.1:4317; 4318 means HTTP; empty: nowhere",
     )
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, _TomlFile(settings_cls)
 
-
-def _refuse_secrets(kind: type[ServiceSettings], argv: list[str]) -> None:
+def _refuse_secrets(kind: type[CommandSettings], argv: list[str]) -> None:
     """A secret on the command line would be seen in every process list."""
     for name, field in kind.model_fields.items():
         flag = "--" + name.replace("_", "-")
@@ -120,7 +125,7 @@ def _refuse_secrets(kind: type[ServiceSettings], argv: list[str]) -> None:
 
 
 def load(kind: type[S], argv: list[str], prog: str) -> S:
-    """The settings of one service from `argv`, environment and file.
+    """The settings of one service or command from `argv`, environment and file.
 
     Prints what is wrong and exits with 2 where a value cannot be used; `--help` exits with 0.
     """
