@@ -1,0 +1,45 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppd.core import score
+from ppd.core.score import Expected, Weights
+
+pytestmark = pytest.mark.unit
+times = st.floats(0.1, 1e5)
+expected = st.builds(Expected, times, times)
+weights = st.floats(0, 1e3)
+
+
+def test_the_score_is_the_papers():
+    x0, x1 = Expected(100, 8), Expected(40, 10)
+    assert score.score(x0, x1, 1, 1) == pytest.approx(0.6 - 0.25)
+    assert score.score(x0, x1, 2, 4) == pytest.approx(1.2 - 1.0)
+
+
+@given(expected, expected, weights, weights)
+def test_a_path_better_in_both_never_scores_below_zero(x0, x1, w_ttft, w_tpot):
+    if x1.ttft_ms <= x0.ttft_ms and x1.tpot_ms <= x0.tpot_ms:
+        assert score.score(x0, x1, w_ttft, w_tpot) >= 0
+    if x1.ttft_ms >= x0.ttft_ms and x1.tpot_ms >= x0.tpot_ms:
+        assert score.score(x0, x1, w_ttft, w_tpot) <= 0
+
+
+@given(expected, expected, weights, weights, weights)
+def test_more_care_for_tpot_never_speaks_for_the_path_that_adds_to_it(x0, x1, w_ttft, w_tpot, more):
+    before, after = score.score(x0, x1, w_ttft, w_tpot), score.score(x0, x1, w_ttft, w_tpot + more)
+    assert after <= before if x1.tpot_ms > x0.tpot_ms else after >= before
+
+
+def test_limits():
+    assert not score.misses(Expected(1e9, 1e9), Weights())
+    assert score.misses(Expected(101, 8), Weights(ttft_limit_ms=100))
+    assert not score.misses(Expected(100, 8), Weights(ttft_limit_ms=100, tpot_limit_ms=8))
+    assert score.misses(Expected(100, 8.1), Weights(tpot_limit_ms=8))
+
+
+def test_a_snapshots_weights_change_a_class_and_keep_its_limits():
+    classes = score.slo_classes({"batch": (1, 9), "mine": (5, 1)})
+    assert (classes["batch"].tpot, classes["mine"].ttft) == (9, 5)
+    assert classes["interactive"] == score.SLO_CLASSES["interactive"]
+    assert "mine" not in score.SLO_CLASSES
