@@ -126,7 +126,7 @@ class Bus:
                     subjects=subjects,
                     max_age=max_age_s,
                     max_bytes=max_bytes,
-                    duplicate_window=duplicate_window_s,
+                    duplicate_window=min(duplicate_window_s, max_age_s),
                     storage=StorageType.FILE,
                     allow_direct=True,
                 )

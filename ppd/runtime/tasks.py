@@ -54,16 +54,23 @@ class Supervisor:
         """Cancel one task and wait for it, at most 5 s."""
         task = self._tasks.pop(name, None)
         if task is not None:
-            task.cancel()
-            await asyncio.wait([task], timeout=5)
+            await _end([task])
 
     async def close(self) -> None:
         """Cancel all tasks and wait for them, at most 5 s."""
         tasks, self._tasks = list(self._tasks.values()), {}
-        for task in tasks:
+        await _end(tasks)
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel until they have ended: a library on the way may swallow a cancellation."""
+    pending = set(tasks)
+    for _ in range(10):
+        if not pending:
+            return
+        for task in pending:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=5)
+        _, pending = await asyncio.wait(pending, timeout=0.5)
 
 
 def _describe(error: BaseException) -> str:

@@ -51,3 +51,23 @@ def test_backoff_grows_to_its_bound_with_jitter():
     assert all(0.1 <= wait <= 10 for wait in waits)
     assert all(5 <= wait <= 10 for wait in waits[8:])
     assert len(set(waits[8:])) > 1
+
+
+async def test_close_ends_a_task_that_swallows_a_cancellation():
+    supervisor = Supervisor(logging.getLogger("test"))
+    swallowed = asyncio.Event()
+
+    async def stubborn():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if swallowed.is_set():
+                raise
+            swallowed.set()
+
+    supervisor.start("stubborn", stubborn)
+    await asyncio.sleep(0)
+    task = supervisor._tasks["stubborn"]
+    await supervisor.close()
+    assert swallowed.is_set()
+    assert task.done()

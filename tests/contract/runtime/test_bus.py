@@ -1,0 +1,63 @@
+"""NATS: late start, restart, outage, and what is dropped meanwhile."""
+
+import asyncio
+
+import pytest
+
+from ppd.runtime.bus import DROPPED, Bus, BusError
+from tests.contract.runtime.test_registry import until
+
+pytestmark = pytest.mark.contract
+
+
+async def test_waits_for_a_server_that_comes_late(fresh_nats):
+    server = fresh_nats()
+    bus = Bus([server.url], "test")
+    with pytest.raises(BusError):
+        bus.nc  # noqa: B018
+    connecting = asyncio.create_task(bus.connect())
+    await asyncio.sleep(0.5)
+    assert not connecting.done()
+    await asyncio.to_thread(server.start)
+    await asyncio.wait_for(connecting, 15)
+    assert bus.connected
+    await bus.close()
+
+
+async def test_outage_drops_and_counts_then_heals(fresh_nats):
+    server = fresh_nats()
+    await asyncio.to_thread(server.start)
+    bus = Bus([server.url], "test")
+    await bus.connect()
+    got: list[bytes] = []
+
+    async def on_message(message):
+        got.append(message.data)
+
+    await bus.nc.subscribe("x", cb=on_message)
+    assert await bus.publish("x", b"1", "test")
+    await until(lambda: got == [b"1"])
+    await asyncio.to_thread(server.kill)
+    await until(lambda: not bus.connected)
+    before = DROPPED.labels("test")._value.get()
+    assert not await bus.publish("x", b"2", "test")
+    assert DROPPED.labels("test")._value.get() == before + 1
+    await asyncio.to_thread(server.start)
+    await until(lambda: bus.connected)
+    await bus.publish("x", b"3", "test")
+    await until(lambda: got == [b"1", b"3"])
+    await bus.close()
+
+
+async def test_streams_and_buckets_are_created_once_and_left_as_they_are(nats_server, namespace):
+    bus = Bus([nats_server.url], "test")
+    await bus.connect()
+    name = f"S{namespace}".replace("-", "_")
+    for max_bytes in (1 << 20, 2 << 20):
+        await bus.ensure_stream(name, [f"{name}.>"], 3600, max_bytes)
+    assert (await bus.js.stream_info(name)).config.max_bytes == 1 << 20
+    for _ in range(2):
+        bucket = await bus.kv(f"B{name}", history=5)
+    await bucket.put("k", b"v")
+    assert (await bucket.get("k")).value == b"v"
+    await bus.close()
