@@ -134,7 +134,7 @@ async def test_fails_over_between_endpoints(etcd_server, namespace):
 
 async def test_unreachable_is_an_error_within_the_deadline():
     etcd = Etcd(["127.0.0.1:1"])
-    with pytest.raises(EtcdError, match="127.0.0.1:1"):
+    with pytest.raises(EtcdError, match=r"127\.0\.0\.1:1"):
         await asyncio.wait_for(etcd.get("x"), 10)
     await etcd.close()
 
