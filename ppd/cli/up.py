@@ -1,0 +1,76 @@
+"""`ppd up`: a whole stack as local processes, in the foreground or, with `--detach`, in the background."""
+
+import asyncio
+import os
+import sys
+
+from pydantic import Field
+
+from ppd.cli import paths
+from ppd.cli.model import catalog
+from ppd.cli.stack import detached, plan, stack
+from ppd.cli.stack.progress import for_terminal
+from ppd.cli.stack.summary import summary
+from ppd.core.placement import PlacementError, parse_placement
+from ppd.runtime.settings import CommaList, CommandSettings, load
+
+
+class UpSettings(CommandSettings):
+    """Start etcd, NATS, the planner, the engines of a placement and the frontend on this machine.
+
+    Flags after a bare `--` go to every vLLM engine untouched.
+    """
+
+    placement: str = Field("1P1D", description="engines: n prefill, m decode, k replica, such as 2P1D or 1R")
+    model: str = Field(catalog.DEFAULT, description="smollm2 (from PyPI), a folder, or ORGANISATION/NAME")
+    host: str = Field("127.0.0.1", description="where the frontend listens")
+    port: int = Field(8000, ge=1, le=65535, description="of the frontend")
+    gpus: CommaList = Field(
+        [], description="CUDA devices, shared evenly by the engines, such as 0,1,2,3; none: CPU engines"
+    )
+    engine: str = Field("vllm", pattern="^(vllm|sim)$", description="vllm, or sim for simulated engines")
+    policy: str = Field("", description="the frontend's routing policy; empty: its default")
+    namespace: str = Field("default", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="of the cluster")
+    detach: bool = Field(False, description="return once the stack serves; `ppd down` stops it")
+
+
+def _spec(settings: UpSettings, engine_args: list[str]) -> plan.Spec:
+    """Raises PlacementError or ModelError."""
+    return plan.Spec(
+        placement=parse_placement(settings.placement),
+        model=catalog.find(settings.model),
+        host=settings.host,
+        port=settings.port,
+        engine=settings.engine,
+        gpus=tuple(settings.gpus),
+        namespace=settings.namespace,
+        engine_args=tuple(engine_args),
+        frontend_args=("--policy", settings.policy) if settings.policy else (),
+    )
+
+
+def _forget_own_environment() -> None:
+    """PPD_PORT and the like are meant for this command: a service would take them for its own."""
+    for name in UpSettings.model_fields:
+        os.environ.pop(f"PPD_{name.upper()}", None)
+
+
+def main(argv: list[str]) -> int:
+    cut = argv.index("--") if "--" in argv else len(argv)
+    settings = load(UpSettings, argv[:cut], "ppd up")
+    try:
+        spec = _spec(settings, argv[cut + 1 :])
+    except (PlacementError, catalog.ModelError) as error:
+        print(f"ppd up: {error}", file=sys.stderr)
+        return 2
+    _forget_own_environment()
+    folder, progress = paths.home(), for_terminal()
+    try:
+        if (other := stack.running(folder)) is not None:
+            raise stack.busy(other)
+        if settings.detach:
+            return detached.start(spec, folder, progress)
+        return asyncio.run(stack.Stack(spec, folder, progress, summary).run())
+    except stack.BusyError as error:
+        print(f"ppd up: {error}", file=sys.stderr)
+        return 1
