@@ -23,6 +23,7 @@ class Turn(msgspec.Struct, frozen=True):
     p_cached: int = 0  # of the prompt, tokens that P is expected to hold
     local_streak: int = 0  # D-local turns in a row before this one
     idle_s: float = 0.0  # since the session's last turn
+    draw: float = 1.0  # uniform in [0, 1) per request, for exploration; 1 = never explore on this turn
 
     @property
     def prompt(self) -> int:
@@ -38,7 +39,8 @@ class WorkerView(msgspec.Struct, frozen=True):
     kv_use: float = 0.0
     queued_prefill_tokens: int = 0
     itl_ms: float = 0.0  # 0 = not known
-    prefill_tokens_per_s: float = 0.0  # 0 = not known
+    prefill_tokens_per_s: float = 0.0  # throughput of late; 0 = not known
+    prefill_speed_tokens_per_s: float = 0.0  # while it prefills; 0 = not known
     max_batch_tokens: int = 0
     age_s: float = 1e9  # of the report; old = do not trust
 

@@ -41,6 +41,7 @@ class WorkerRecord(Record):
     kv_layout: str = ""
     bidirectional: bool = False  # pull-back (D->P) is switched on
     hardware: str = ""
+    model_path: str = ""  # the model's folder on the worker's host, if it is one
     started_unix_s: float = 0.0
     v: int = 1
 
@@ -69,7 +70,8 @@ class WorkerLoad(Record):
     queued_prefill_tokens: int = 0  # prompt tokens accepted but not computed yet
     prefix_hit_rate: float = 0.0  # of late, 0..1
     itl_ms: float = 0.0  # mean inter-token latency of late; 0 = none seen
-    prefill_tokens_per_s: float = 0.0  # of late; 0 = none seen
+    prefill_tokens_per_s: float = 0.0  # throughput of late; 0 = none seen
+    prefill_speed_tokens_per_s: float = 0.0  # tokens over time spent prefilling, of late; 0 = none seen
     decode_tokens_per_s: float = 0.0
     ttft_ms: float = 0.0  # of late; 0 = none seen
     tpot_ms: float = 0.0
@@ -141,6 +143,8 @@ class SessionRecord(Record):
     decode_worker: str = ""
     prefill_worker: str = ""
     n_ctx_tokens: int = 0
+    n_prompt_tokens: int = 0  # of n_ctx_tokens, those before the last answer
+    explicit_id: str = ""  # the client's own id, if it sent one
     p_known_tokens: int = 0  # of this conversation, what P computed last
     local_streak: int = 0
     n_out_mean_tokens: float = 0.0
@@ -184,6 +188,7 @@ class TableSnapshot(Record):
     created_unix_s: float = 0.0
     source: str = ""  # how it came about: seed, profile, online, rollback of N
     frozen: bool = False
+    explore_share: float = -1.0  # of the turns; -1 = as the policy is set (the planner widens it after drift)
     weights: dict[str, tuple[float, float]] = {}  # SLO class -> (w_ttft, w_tpot)
     cells: list[CellRecord] = []
     v: int = 1

@@ -56,9 +56,14 @@ def score(x0: Expected, x1: Expected, w_ttft: float, w_tpot: float) -> float:
     return w_ttft * delta_ttft(x0, x1) - w_tpot * delta_tpot(x0, x1)
 
 
-def misses(expected: Expected, weights: Weights) -> bool:
-    """Whether a path is expected to break one of the class's limits."""
+def misses(expected: Expected, weights: Weights, share: float = 1.0) -> bool:
+    """Whether a path is expected to go beyond `share` of one of the class's limits."""
     return bool(
-        (weights.ttft_limit_ms and expected.ttft_ms > weights.ttft_limit_ms)
-        or (weights.tpot_limit_ms and expected.tpot_ms > weights.tpot_limit_ms)
+        (weights.ttft_limit_ms and expected.ttft_ms > share * weights.ttft_limit_ms)
+        or (weights.tpot_limit_ms and expected.tpot_ms > share * weights.tpot_limit_ms)
     )
+
+
+def near_limit(expected: Expected, weights: Weights) -> bool:
+    """Whether a path comes within a fifth of a limit, or breaks it."""
+    return misses(expected, weights, share=0.8)

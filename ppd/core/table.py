@@ -9,6 +9,7 @@ from math import isfinite
 import msgspec
 
 from ppd.core import cells, score
+from ppd.core.baseline import Baseline, baselines, prefill_speed
 from ppd.core.cells import Cell
 from ppd.core.names import Path
 from ppd.core.records import CellRecord, Estimate, TableSnapshot
@@ -33,6 +34,7 @@ class Row(msgspec.Struct, frozen=True):
     p_d: Expected
     d_local: Expected
     pullback: Expected | None
+    baseline: Baseline
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -56,7 +58,11 @@ class Table:
         self.model = snapshot.model
         self.placement = snapshot.placement
         self.version = snapshot.version
-        self._rows = _dense_rows(snapshot)
+        self.explore_share = snapshot.explore_share
+        measured = _measured(snapshot)
+        found = baselines(measured, snapshot.placement)
+        self.prefill_tokens_per_s = prefill_speed(found)  # a lower bound, from the figures themselves
+        self._rows = _dense_rows(measured, found)
         self._verdicts: dict[tuple[float, float], list[Verdict]] = {}
 
     def lookup(self, slot: int) -> Row:
@@ -95,7 +101,8 @@ class Table:
         return msgspec.structs.replace(row, exact=False), s
 
 
-def _dense_rows(snapshot: TableSnapshot) -> list[Row]:
+def _measured(snapshot: TableSnapshot) -> dict[Cell, CellRecord]:
+    """The cells that have both paths, after every check."""
     _check_head(snapshot)
     seen: set[Cell] = set()
     measured: dict[Cell, CellRecord] = {}
@@ -108,26 +115,32 @@ def _dense_rows(snapshot: TableSnapshot) -> list[Row]:
             measured[cell] = record
     if not measured:
         raise TableError("no cell was measured on both paths")
-    rows = []
-    for cell in cells.CELLS:
-        source = cell if cell in measured else min(measured, key=lambda other: cells.distance(cell, other))
-        rows.append(_row(source, source == cell, measured[source]))
-    return rows
+    return measured
 
 
-def _row(source: Cell, exact: bool, record: CellRecord) -> Row:
+def _dense_rows(measured: dict[Cell, CellRecord], found: dict[Cell, Baseline]) -> list[Row]:
+    own = {cell: _row(cell, record, found[cell]) for cell, record in measured.items()}
+    near = {cell: msgspec.structs.replace(row, exact=False) for cell, row in own.items()}
+    return [
+        own.get(cell) or near[min(measured, key=lambda other: cells.distance(cell, other))]
+        for cell in cells.CELLS
+    ]
+
+
+def _row(source: Cell, record: CellRecord, baseline: Baseline) -> Row:
     expected = {
         Path(path): Expected(e.ttft_ms.mean, e.tpot_ms.mean) for path, e in sorted(record.paths.items())
     }
     return Row(
         source,
         str(source),
-        exact,
+        True,
         record,
         expected,
         expected[Path.P_D],
         expected[Path.D_LOCAL],
         expected.get(Path.P_D_PULLBACK),
+        baseline,
     )
 
 
@@ -136,6 +149,8 @@ def _check_head(snapshot: TableSnapshot) -> None:
         raise TableError("the table names no model or no placement")
     if snapshot.version < 0:
         raise TableError(f"version {snapshot.version} is below 0")
+    if not snapshot.explore_share <= 1:
+        raise TableError(f"share of exploration {snapshot.explore_share} is above 1")
     for name, pair in snapshot.weights.items():
         if not all(isfinite(w) and w >= 0 for w in pair):
             raise TableError(f"weights of {name!r} are not finite and >= 0: {pair}")

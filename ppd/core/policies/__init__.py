@@ -4,13 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from ppd.core.decision import Policy
+from ppd.core.policies.adaptive import Adaptive
 from ppd.core.policies.ppd import PpdTable
 
 _POLICIES: dict[str, Callable[..., Policy]] = {
+    "adaptive": Adaptive,
     "ppd": PpdTable,
 }
 NAMES = tuple(_POLICIES)
-DEFAULT = "ppd"
+DEFAULT = "adaptive"
 
 
 class UnknownPolicyError(ValueError):

@@ -9,7 +9,7 @@ from ppd.core.table import Table, Verdict
 
 # Without a table: an append-prefill of a cached conversation is right in 178 of 180 cells of the paper's
 # own measurements (2P2D, weights 1 and 1), so D-local is the better guess.
-_NO_TABLE = Decision(Path.D_LOCAL, Reason.NO_TABLE)
+NO_TABLE = Decision(Path.D_LOCAL, Reason.NO_TABLE)
 
 
 class PpdTable:
@@ -22,10 +22,10 @@ class PpdTable:
         if early is not None:
             return early
         if table is None:
-            return _NO_TABLE
+            return NO_TABLE
         verdict = verdict_for(turn, table, weights)
         row = verdict.row
-        path = within_limits(verdict, weights)
+        path = _within_limits(verdict, weights)
         return Decision(
             path,
             Reason.TABLE if row.exact else Reason.TABLE_NEAREST,
@@ -42,7 +42,7 @@ def verdict_for(turn: Turn, table: Table, weights: Weights) -> Verdict:
     return table.verdicts(weights.ttft, weights.tpot)[slot]
 
 
-def within_limits(verdict: Verdict, weights: Weights) -> Path:
+def _within_limits(verdict: Verdict, weights: Weights) -> Path:
     """The verdict's path, unless it breaks a limit of the class that the other one keeps."""
     row = verdict.row
     local_misses, remote_misses = misses(row.d_local, weights), misses(row.p_d, weights)

@@ -1,0 +1,75 @@
+"""Live correction: the queues of now in place of those that the table was measured under.
+
+The table's TTFT holds the queueing that is usual at a cell's rate, and the work of a turn of the cell's
+shape. From load reports and from what the turn really needs:
+
+- P->D: the shape's idle TTFT, plus P's queued prefill tokens and the tokens that P lacks beyond the shape's
+  (the longer a conversation stayed D-local, the more), at P's prefill speed.
+- D-local: likewise with D's queue and the tokens that D lacks. Where D's KV memory is nearly full, part of
+  the conversation is taken as evicted. What was measured beyond idle grows and shrinks with D's batch.
+- P->D also waits for D's admission, in the shadow of P's work.
+- TPOT starts from D's inter-token latency of now. A local prefill holds up every running stream: the tokens
+  it adds, times the batch, spread over the answer, against what the cell had of that on average. So the
+  cost to *other* streams is charged to D-local, which its own TPOT does not show.
+"""
+
+from ppd.core.decision import Turn, View, WorkerView
+from ppd.core.names import Path
+from ppd.core.score import Expected
+from ppd.core.table import Row
+
+STALE_S = 2.0  # eight reports missed
+_MIN_OUT = 32  # tokens; the shortest answer of the grid. Shorter ones would make any prefill look endless
+_MAX_CROWDING = 4.0
+_LEAST_TPOT = 0.5  # of P->D's; an idle D takes the measured interference away, and no more than that
+_ROOMY = 0.1  # share of D's KV memory that has to be free for a cached conversation to survive
+
+
+def correct(turn: Turn, view: View, row: Row, table_speed_tokens_per_s: float) -> dict[Path, Expected] | None:
+    """What each path of `row` is expected to cost now; None where P's or D's report is missing or stale.
+
+    `table_speed_tokens_per_s` stands in for the prefill speed of a worker that has not told its own.
+    """
+    p, d = view.prefill, view.decode
+    if p is None or d is None or p.age_s > STALE_S or d.age_s > STALE_S:
+        return None
+    usual = row.baseline
+    p_ms = 1e3 / _speed(p, table_speed_tokens_per_s)  # a token
+    d_ms = 1e3 / _speed(d, table_speed_tokens_per_s)
+
+    survives = min(1.0, max(0.0, 1.0 - d.kv_use) / _ROOMY)
+    d_lacks = turn.prompt - min(turn.prompt, int(turn.d_cached * survives))
+    p_lacks = max(0, turn.prompt - turn.p_cached)
+
+    crowding = min(_MAX_CROWDING, d.running / usual.running)
+    d_wait = d.queued_prefill_tokens * d_ms + usual.d_local_excess_ms * crowding
+    p_wait = p.queued_prefill_tokens * p_ms
+
+    ttft_p_d = max(p_wait + _service(usual.p_d_idle_ms, usual.p_tokens, p_lacks, p_ms), d_wait)
+    ttft_d_local = d_wait + _service(usual.d_local_idle_ms, usual.d_tokens, d_lacks, d_ms)
+
+    scale = d.itl_ms / row.p_d.tpot_ms if d.itl_ms > 0 else 1.0
+    held_up = d.running * d_lacks / max(turn.n_out, _MIN_OUT) - usual.running * usual.d_tokens / usual.n_out
+    tpot_p_d = row.p_d.tpot_ms * scale
+    tpot_d_local = max(tpot_p_d * _LEAST_TPOT, row.d_local.tpot_ms * scale + held_up * d_ms)
+
+    corrected = {
+        Path.P_D: Expected(ttft_p_d, tpot_p_d),
+        Path.D_LOCAL: Expected(ttft_d_local, tpot_d_local),
+    }
+    if row.pullback is not None:
+        # P then lacks only what is new. Its measured TTFT keeps the pull, which no queue of ours holds.
+        lacks = min(p_lacks, d_lacks)
+        service = _service(row.pullback.ttft_ms, usual.d_tokens, lacks, p_ms)
+        corrected[Path.P_D_PULLBACK] = Expected(max(p_wait + service, d_wait), row.pullback.tpot_ms * scale)
+    return corrected
+
+
+def _service(idle_ms: float, usual_tokens: int, tokens: int, ms_per_token: float) -> float:
+    """Idle TTFT for other work than the shape's. Never below its share, since the rest is overhead."""
+    return max(idle_ms * min(1.0, tokens / usual_tokens), idle_ms + (tokens - usual_tokens) * ms_per_token)
+
+
+def _speed(worker: WorkerView, fallback: float) -> float:
+    """Prefill speed in tokens a second. Throughput is a lower bound of it: an idle engine's is low."""
+    return max(worker.prefill_speed_tokens_per_s or fallback, worker.prefill_tokens_per_s)

@@ -1,0 +1,75 @@
+"""Ours, the default: the table that the planner keeps learning, corrected by the queues of now.
+
+What was learned arrives as table versions. Here it meets the present (`ppd.core.live`), the class's limits,
+the pull-back path, and a small bounded share of exploration that keeps the path not taken measured.
+"""
+
+from zlib import crc32
+
+from ppd.core import live
+from ppd.core.decision import Decision, Expected, Turn, View, Weights
+from ppd.core.names import Path, Reason
+from ppd.core.policies import guards
+from ppd.core.policies.choose import best
+from ppd.core.policies.ppd import NO_TABLE, verdict_for
+from ppd.core.score import near_limit, score
+from ppd.core.table import Table
+
+EXPLORE = 0.01
+MAX_EXPLORE = 0.1
+_TWO = (Path.P_D, Path.D_LOCAL)
+_ALL = (*_TWO, Path.P_D_PULLBACK)
+
+
+def draw_of(request_id: str) -> float:
+    """A number in [0, 1) that is fixed for a request and spread evenly over requests: `Turn.draw`."""
+    return crc32(request_id.encode("utf-8", "surrogatepass")) / 2**32
+
+
+class Adaptive:
+    """`explore`: the share of turns that go against the verdict; `correction`: whether load reports count.
+
+    A table may ask for another share of exploration (after drift, for a while); 0 here switches it off for
+    good. Raises ValueError for a share outside 0..0.1.
+    """
+
+    name = "adaptive"
+
+    def __init__(self, explore: float = EXPLORE, correction: bool = True) -> None:
+        if not 0 <= explore <= MAX_EXPLORE:
+            raise ValueError(f"the share of exploration is between 0 and {MAX_EXPLORE}, not {explore}")
+        self._explore = explore
+        self._correction = correction
+
+    def decide(self, turn: Turn, view: View, table: Table | None, weights: Weights) -> Decision:
+        early = guards.forced(view) or guards.first_or_uncached(turn)
+        if early is not None:
+            return early
+        if table is None:
+            return NO_TABLE
+        verdict = verdict_for(turn, table, weights)
+        row, expected = verdict.row, verdict.row.expected
+        reason = Reason.TABLE if row.exact else Reason.TABLE_NEAREST
+        if self._correction:
+            corrected = live.correct(turn, view, row, table.prefill_tokens_per_s)
+            expected, reason = (corrected, Reason.TABLE_LIVE) if corrected else (expected, Reason.LIVE_STALE)
+        path = best(expected, _candidates(expected, view), weights)
+        if turn.draw < self._share(table) and not _limits_at_risk(expected, weights):
+            path, reason = Path.P_D if path is Path.D_LOCAL else Path.D_LOCAL, Reason.EXPLORE
+        if path is Path.P_D and view.pullback and Path.P_D_PULLBACK not in expected:
+            path = Path.P_D_PULLBACK  # switched on and not measured: it is how P->D is done
+        s = score(expected[Path.P_D], expected[Path.D_LOCAL], weights.ttft, weights.tpot)
+        return Decision(path, reason, s, verdict.cell, row.text, table.version, expected)
+
+    def _share(self, table: Table) -> float:
+        asked = table.explore_share
+        return min(asked, MAX_EXPLORE) if asked >= 0 and self._explore else self._explore
+
+
+def _candidates(expected: dict[Path, Expected], view: View) -> tuple[Path, ...]:
+    return _ALL if view.pullback and Path.P_D_PULLBACK in expected else _TWO
+
+
+def _limits_at_risk(expected: dict[Path, Expected], weights: Weights) -> bool:
+    """Whether one of the two paths comes near a limit of the class: then nothing is tried out on it."""
+    return near_limit(expected[Path.P_D], weights) or near_limit(expected[Path.D_LOCAL], weights)
