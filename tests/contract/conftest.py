@@ -1,4 +1,4 @@
-"""Fixtures: real etcd and NATS. `etcd_server` and `nats_server` are shared by a session; `fresh_*` are not."""
+"""Fixtures: real etcd and NATS. `etcd_server` and `nats_server` are shared by a session; `fresh_*` not."""
 
 import itertools
 import os

@@ -1,0 +1,169 @@
+"""The planner put together: stands by until it leads, then runs its term."""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+import uuid
+from typing import Any
+
+import nats.errors
+
+from planner.api import Api
+from planner.http import Http
+from planner.metrics import LEADER
+from planner.operations import Operations
+from planner.placements import Wanted
+from planner.settings import PlannerSettings
+from planner.tables import Tables
+from planner.term import Term
+from ppd.core.records import WorkerRecord
+from ppd.runtime.bus import Bus
+from ppd.runtime.election import Election
+from ppd.runtime.etcd import Etcd
+from ppd.runtime.registry import WorkerWatch
+from ppd.runtime.tasks import Supervisor
+
+_STANDBY_POLL_S = 0.5
+_STANDBY_REFRESH_S = 5.0
+
+
+class Planner:
+    def __init__(self, settings: PlannerSettings, logger: logging.Logger) -> None:
+        self._settings = settings
+        self._log = logger
+        self.planner_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self._etcd = Etcd(settings.etcd)
+        self._bus = Bus(settings.nats, f"ppd-planner {self.planner_id}", logger)
+        self._election = Election(self._etcd, settings.namespace, self.planner_id, logger=logger)
+        self._wanted = Wanted(settings.settle_s)
+        self._watch = WorkerWatch(self._etcd, settings.namespace, self._see_workers, logger)
+        self._tables = Tables(self._bus, settings.namespace, logger)
+        self._api = Api(settings.namespace, logger)
+        self._http = Http(self._missing)
+        self._term: Term | None = None
+        self._trouble = ""  # what stopped the term or the standby last; empty while it goes well
+
+    def _see_workers(self, workers: dict[str, WorkerRecord]) -> None:
+        self._wanted.see(workers.values(), time.monotonic())
+
+    def _missing(self) -> str:
+        """Why it is not ready; a standby is ready once it can take over."""
+        if not self._bus.connected:
+            return "NATS is away"
+        if not self._watch.connected:
+            return "etcd is away"
+        return self._trouble
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`; then save, and let another planner lead at once. Raises OSError: port taken."""
+        port = await self._http.start(self._settings.host, self._settings.port)
+        self._log.info(
+            "planner %s: metrics on http://%s:%d/metrics", self.planner_id, self._settings.host, port
+        )
+        tasks = Supervisor(self._log)
+        tasks.start("election", self._election.run)
+        tasks.start("workers", self._watch.run)
+        tasks.start("term", self._serve)
+        try:
+            await stop.wait()
+        finally:
+            await self._close(tasks)
+
+    async def _close(self, tasks: Supervisor) -> None:
+        await tasks.stop("term")
+        if self._term is not None and self._election.is_leader and self._bus.connected:
+            try:
+                await asyncio.wait_for(self._term.save(), 3)
+            except Exception as error:
+                self._log.warning("could not save at the end, the turns come again: %s", error)
+        await tasks.close()
+        await self._election.close()
+        await self._api.close()
+        await self._bus.close()
+        await self._etcd.close()
+        await self._http.close()
+
+    async def _serve(self) -> None:
+        """For the Supervisor: raises when NATS fails."""
+        await self._bus.connect()
+        try:
+            if self._election.is_leader:
+                await self._lead()
+            else:
+                await self._stand_by()
+        except nats.errors.Error as error:
+            self._trouble = f"JetStream: {error}"
+            raise
+
+    async def _stand_by(self) -> None:
+        self._term = None
+        LEADER.set(0)
+        await self._api.open(
+            self._bus.nc, {f"status.{self.planner_id}": self._status_now}, {"role": "standby"}
+        )
+        try:
+            await self._tables.open()
+            refreshed_s = -_STANDBY_REFRESH_S
+            while not self._election.is_leader:
+                if time.monotonic() - refreshed_s >= _STANDBY_REFRESH_S:
+                    await self._tables.refresh()
+                    refreshed_s, self._trouble = time.monotonic(), ""
+                await asyncio.sleep(_STANDBY_POLL_S)
+        finally:
+            await self._api.close()
+
+    async def _lead(self) -> None:
+        if self._term is None or self._term.token != self._election.token:
+            self._term = Term(
+                self._settings,
+                self._bus,
+                self._tables,
+                self._wanted,
+                self._election.token,
+                lambda: self._election.is_leader,
+                self._log,
+            )
+        LEADER.set(1)
+        handlers = Operations(self._tables, self.status).handlers()
+        handlers[f"status.{self.planner_id}"] = self._status_now
+        await self._api.open(self._bus.nc, handlers, {"role": "leader"})
+        try:
+            await self._term.run()
+        finally:
+            await self._api.close()
+
+    async def _status_now(self, _: bytes) -> dict[str, Any]:
+        return self.status()
+
+    def status(self) -> dict[str, Any]:
+        """The truth about this planner, for `status` and for people."""
+        term = self._term
+        learners = term.learners if term else {}
+        return {
+            "planner": self.planner_id,
+            "role": "leader" if self._election.is_leader else "standby",
+            "leader": self._election.leader,
+            "token": self._election.token,
+            "etcd": self._watch.connected,
+            "nats": self._bus.connected,
+            "trouble": self._missing(),
+            "placements": {model: str(placement) for model, placement in self._wanted.running().items()},
+            "turns": sum(learner.turns for learner in learners.values()),
+            "lag": term.lag if term else 0,
+            "refused_tables": dict(self._tables.problems),
+            "tables": [
+                {
+                    "model": snapshot.model,
+                    "placement": snapshot.placement,
+                    "version": snapshot.version,
+                    "source": snapshot.source,
+                    "frozen": snapshot.frozen,
+                    "created_unix_s": snapshot.created_unix_s,
+                    "cells": len(snapshot.cells),
+                    "turns": learners[key].turns if key in learners else 0,
+                }
+                for key, snapshot in sorted(self._tables.known.items())
+            ],
+        }

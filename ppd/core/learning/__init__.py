@@ -1,0 +1,1 @@
+"""The mathematics of the online loop: pure, time and records come in as arguments."""
