@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 class Line:
@@ -11,7 +12,7 @@ class Line:
 
     def __init__(self, xs: Sequence[float], ys: Sequence[float]) -> None:
         """Raises ValueError unless there are at least two nodes and `xs` rises strictly."""
-        if len(xs) != len(ys) or len(xs) < 2 or any(b <= a for a, b in zip(xs, xs[1:], strict=False)):
+        if len(xs) != len(ys) or len(xs) < 2 or any(b <= a for a, b in pairwise(xs)):
             raise ValueError("a table needs two nodes or more, with x rising strictly")
         self._xs = list(xs)
         self._ys = list(ys)
@@ -26,13 +27,11 @@ class Line:
 
 
 class Surface:
-    """A function of two variables, linear in each between the nodes of a grid: `rows[i][j]` is at (xs[i], ys[j])."""
+    """A function of two variables, linear in each between the nodes: `rows[i][j]` is at (xs[i], ys[j])."""
 
     __slots__ = ("_rows", "_xs")
 
-    def __init__(
-        self, xs: Sequence[float], ys: Sequence[float], rows: Sequence[Sequence[float]]
-    ) -> None:
+    def __init__(self, xs: Sequence[float], ys: Sequence[float], rows: Sequence[Sequence[float]]) -> None:
         """Raises ValueError where the grid does not fit its axes."""
         if len(xs) != len(rows) or len(xs) < 2:
             raise ValueError("a grid needs one row for each of two nodes or more")

@@ -96,4 +96,6 @@ def load_profile(name: str) -> HardwareProfile:
     """The profile of that name. Raises HardwareError, naming those that exist."""
     if name not in names():
         raise HardwareError(f"there is no hardware profile {name!r}: there are {', '.join(names())}")
-    return parse_profile(resources.files(__package__ or "ppd.core.hardware").joinpath(f"{name}.json").read_bytes())
+    return parse_profile(
+        resources.files(__package__ or "ppd.core.hardware").joinpath(f"{name}.json").read_bytes()
+    )

@@ -1,0 +1,37 @@
+"""What an engine's speed and memory depend on beside its hardware."""
+
+import msgspec
+
+from ppd.core.hardware import HardwareProfile
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of the scheduler, and the few constants that no kernel table knows."""
+
+    kv_capacity_tokens: int
+    block_size_tokens: int = 16
+    max_batch_tokens: int = 8192  # of one step, prefill and decode together
+    max_seqs: int = 1024
+    lease_s: float = 30.0  # how long blocks wait for the engine that will read them
+    # Beside the kernels:
+    time_scale: float = 1.0  # kernel times by this
+    step_overhead_s: float = 0.0  # scheduling and launching one step
+    seq_overhead_s: float = 0.0  # sampling and detokenizing, per sequence in a step
+    prefill_overhead_s: float = 0.0  # a step with prefill in it leaves the CUDA graph
+    handoff_step_s: float = 0.0  # the engine is held up for this long by each prefill that it hands off
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_seqs <= self.max_batch_tokens:
+            raise ValueError("a step must have room for one token of each of max_seqs sequences")
+
+    @classmethod
+    def for_profile(cls, profile: HardwareProfile, **changes: float) -> "EngineConfig":
+        """The profile's own limits, with `changes`."""
+        file = profile.file
+        limits: dict[str, float] = {
+            "kv_capacity_tokens": file.kv_capacity_tokens,
+            "block_size_tokens": file.block_size_tokens,
+            "max_batch_tokens": file.max_batch_tokens,
+            "max_seqs": min(file.max_seqs, int(changes.get("max_batch_tokens", file.max_batch_tokens))),
+        }
+        return msgspec.convert(limits | changes, cls)

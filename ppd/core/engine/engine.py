@@ -1,0 +1,384 @@
+"""One engine: continuous batching, chunked prefill under a token budget, preemption, hand-off.
+
+Time moves in steps. Where nothing can change for a while (decodes only, nobody to be admitted), a run of many
+equal steps is taken as one, in closed form, and cut at a step's end when something arrives.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from math import inf
+
+from ppd.core.engine.blocks import BlockPool
+from ppd.core.engine.config import EngineConfig
+from ppd.core.engine.request import Event, EventKind, Request, RequestTooLargeError, Where
+from ppd.core.hardware import HardwareProfile
+
+_MAX_RUN_STEPS = 256  # attention is taken as linear in the context over one run
+
+
+class Engine:
+    """Submit, then `advance` to `next_s` again and again. Not thread-safe; no clock of its own."""
+
+    def __init__(
+        self, profile: HardwareProfile, config: EngineConfig, max_run_steps: int = _MAX_RUN_STEPS
+    ) -> None:
+        self.profile = profile
+        self.config = config
+        self.pool = BlockPool(config.kv_capacity_tokens // config.block_size_tokens, config.block_size_tokens)
+        self._max_run_steps = max_run_steps
+        self._waiting: deque[Request] = deque()
+        self._pulling: dict[str, Request] = {}
+        self._running: list[Request] = []
+        self._leases: dict[
+            str, tuple[float, Request]
+        ] = {}  # in order of expiry: the lease's length is one for all
+        self._chunks: list[tuple[Request, int]] = []  # of the step under way
+        self._run_steps = 0  # of the run of pure decode steps under way
+        self._begin_s = 0.0
+        self._end_s = inf
+        # Counters that only grow.
+        self.steps = 0
+        self.busy_s = 0.0
+        self.prefilled_tokens = 0
+        self.generated_tokens = 0
+        self.preempted = 0
+
+    # --- what others ask ---------------------------------------------------------------------------
+
+    @property
+    def next_s(self) -> float:
+        """When `advance` has something to do; inf when idle."""
+        return min(self._end_s, next(iter(self._leases.values()))[0]) if self._leases else self._end_s
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting) + len(self._pulling)
+
+    @property
+    def leased(self) -> int:
+        return len(self._leases)
+
+    @property
+    def kv_use(self) -> float:
+        return self.pool.in_use / self.pool.capacity
+
+    @property
+    def queued_prefill_tokens(self) -> int:
+        """Prompt tokens accepted and not computed yet; what the cache will spare them is not known."""
+        pending = sum(r.tokens - r.computed for r in self._waiting)
+        return pending + sum(left for r in self._running if (left := r.tokens - r.computed) > 1)
+
+    def cached_tokens(self, request: Request) -> int:
+        """Of its prompt, the tokens that this engine would not have to compute now."""
+        return self._usable_hit(request) * self.pool.block_size
+
+    def requests(self) -> Iterator[Request]:
+        """All that have not ended."""
+        yield from self._running
+        yield from self._waiting
+        yield from self._pulling.values()
+
+    # --- what others do ----------------------------------------------------------------------------
+
+    def submit(self, request: Request, now_s: float) -> None:
+        """Queue a request; call `advance(now_s)` then. Raises RequestTooLargeError if it can never run."""
+        if self.pool.blocks_for(request.prompt_tokens + request.output_tokens) > self.pool.capacity:
+            raise RequestTooLargeError(
+                f"{request.prompt_tokens} + {request.output_tokens} tokens exceed the KV memory of "
+                f"{self.pool.capacity * self.pool.block_size} tokens"
+            )
+        request.arrived_s = now_s
+        request.where = Where.WAITING
+        self._waiting.append(request)
+        self._wake(now_s)
+
+    def pulled(self, request: Request, now_s: float, ok: bool = True) -> None:
+        """The answer to a PULL event: the content has come, or has not (then it is recomputed)."""
+        if self._pulling.pop(request.request_id, None) is None:
+            return
+        request.where = Where.WAITING
+        if ok:
+            request.computed = min(request.computed + request.pulled_tokens, request.tokens - 1)
+            self.pool.publish(request)
+        else:
+            request.pulled_tokens = 0
+        self._waiting.appendleft(request)
+        self._wake(now_s)
+
+    def abort(self, request: Request, now_s: float) -> None:
+        """Stop a request wherever it is; one in the step under way leaves at that step's end."""
+        if request.where is Where.RUNNING:
+            request.aborted = True
+            self._wake(now_s)
+            return
+        if request.where is Where.WAITING:
+            self._waiting.remove(request)
+        elif request.where is Where.PULLING:
+            del self._pulling[request.request_id]
+        elif self._leases.pop(request.request_id, None) is None:
+            return
+        request.where = Where.DONE
+        self.pool.release(request)
+        self._wake(now_s)
+
+    def release(self, request_id: str, now_s: float) -> bool:
+        """End a lease: its blocks were read. False if there is none of that name."""
+        lease = self._leases.pop(request_id, None)
+        if lease is None:
+            return False
+        self.pool.release(lease[1])
+        if self._waiting:
+            self._wake(now_s)
+        return True
+
+    def renew(self, request_id: str, now_s: float) -> bool:
+        """Start a lease's time anew. False if there is none of that name."""
+        lease = self._leases.pop(request_id, None)
+        if lease is None:
+            return False
+        self._leases[request_id] = (now_s + self.config.lease_s, lease[1])
+        return True
+
+    def advance(self, now_s: float) -> list[Event]:
+        """Run every step that ends by `now_s`; what happened, in order."""
+        events: list[Event] = []
+        while True:
+            while self._leases and (lease := next(iter(self._leases.values())))[0] <= min(now_s, self._end_s):
+                expiry, request = lease
+                self.release(request.request_id, expiry)
+                events.append(Event(EventKind.LEASE_EXPIRED, request, expiry))
+            at_s = self._end_s
+            if at_s > now_s:
+                return events
+            self._finish_step(at_s, events)
+            self._start_step(at_s, events)
+
+    # --- one step ----------------------------------------------------------------------------------
+
+    def _start_step(self, at_s: float, events: list[Event]) -> None:
+        """Choose who takes part, and when it ends."""
+        budget = self._schedule_running()
+        if self._waiting:
+            self._schedule_waiting(budget, at_s, events)
+        self._begin_s = at_s
+        self._run_steps = 0
+        if self._chunks:
+            self._end_s = at_s + self._step_s()
+        elif self._running:
+            self._run_steps = self._longest_run()
+            self._end_s = at_s + self._run_s(self._run_steps)
+        else:
+            self._end_s = inf
+
+    def _schedule_running(self) -> int:
+        """Blocks for everyone's next token and the rest of begun prompts; the budget that is left."""
+        budget = self.config.max_batch_tokens
+        preempted = self.preempted
+        running = self._running
+        i = 0
+        while i < len(running):
+            request = running[i]
+            left = request.tokens - request.computed
+            n = min(left, budget)
+            if not self._make_room(request, request.computed + n):
+                break
+            budget -= n
+            if left > 1 or request.generated == 0:
+                self._chunks.append((request, n))
+            i += 1
+        return budget if self.preempted == preempted else 0
+
+    def _make_room(self, request: Request, tokens: int) -> bool:
+        """Blocks for `tokens` tokens, at the cost of who came last; False if that was `request` itself."""
+        while not self.pool.grow(request, tokens):
+            victim = self._running.pop()
+            self._preempt(victim)
+            if victim is request:
+                return False
+        return True
+
+    def _schedule_waiting(self, budget: int, at_s: float, events: list[Event]) -> None:
+        while self._waiting and budget > 0 and len(self._running) < self.config.max_seqs:
+            request = self._waiting[0]
+            if request.blocks == 0 and not self._admit(request, budget):
+                return
+            if request.pull_tokens:
+                self._waiting.popleft()
+                self._pull(request, at_s, events)
+                continue
+            n = min(request.tokens - request.computed, budget)
+            if not self.pool.grow(request, request.computed + n):
+                return
+            self._waiting.popleft()
+            request.where = Where.RUNNING
+            self._running.append(request)
+            self._chunks.append((request, n))
+            budget -= n
+
+    def _usable_hit(self, request: Request) -> int:
+        """Cached blocks; never all of the prompt, since its last token has to be computed for an answer."""
+        return self.pool.cached_blocks(request.keys, (request.tokens - 1) // self.pool.block_size)
+
+    def _admit(self, request: Request, budget: int) -> bool:
+        """Blocks for what is cached, and for all that a pull brings or the first chunk computes."""
+        hit = self._usable_hit(request)
+        cached = hit * self.pool.block_size
+        first = request.tokens if request.pull_tokens > cached else min(request.tokens, cached + budget)
+        if not self.pool.admit(request, hit, first):
+            return False
+        request.computed = cached
+        self.pool.queried_tokens += request.tokens
+        self.pool.hit_tokens += cached
+        if request.cached_tokens < 0:
+            request.cached_tokens = cached
+        return True
+
+    def _pull(self, request: Request, at_s: float, events: list[Event]) -> None:
+        request.where = Where.PULLING
+        request.pulled_tokens = max(0, min(request.pull_tokens, request.tokens) - request.computed)
+        request.pull_tokens = 0  # one try: what does not come is recomputed
+        self._pulling[request.request_id] = request
+        events.append(Event(EventKind.PULL, request, at_s))
+
+    def _preempt(self, request: Request) -> None:
+        """Its blocks go; prompt and answer so far are computed again later."""
+        self.pool.release(request)
+        self._chunks = [chunk for chunk in self._chunks if chunk[0] is not request]
+        request.computed = 0
+        request.preemptions += 1
+        request.where = Where.WAITING
+        self._waiting.appendleft(request)
+        self.preempted += 1
+
+    def _finish_step(self, at_s: float, events: list[Event]) -> None:
+        self.busy_s += self._end_s - self._begin_s
+        if self._chunks:
+            self._finish_mixed(at_s, events)
+        elif self._run_steps:
+            self._finish_run(at_s, events)
+
+    def _finish_mixed(self, at_s: float, events: list[Event]) -> None:
+        """One step with prefill in it."""
+        self.steps += 1
+        sizes = {id(request): n for request, n in self._chunks}
+        self._chunks = []
+        going: list[Request] = []
+        for request in self._running:
+            n = sizes.get(id(request))
+            if n is not None:
+                self.prefilled_tokens += n
+            request.computed += 1 if n is None else n
+            self.pool.publish(request)
+            if request.computed == request.tokens:
+                self._emit(request, 1, at_s)
+                if request.generated == 1:
+                    request.first_token_s = at_s
+                    events.append(Event(EventKind.FIRST, request, at_s))
+            if self._leave_if_over(request, at_s, events):
+                continue
+            going.append(request)
+        self._running = going
+
+    def _finish_run(self, at_s: float, events: list[Event]) -> None:
+        """A run of decode steps: everyone has as many tokens more."""
+        steps, self._run_steps = self._run_steps, 0
+        self.steps += steps
+        pool = self.pool
+        going: list[Request] = []
+        for request in self._running:
+            request.computed += steps
+            if not pool.grow(request, request.computed):
+                raise RuntimeError("a run of steps was longer than the blocks at hand allow")
+            if request.computed // pool.block_size > request.keyed:
+                pool.publish(request)
+            self._emit(request, steps, at_s)
+            if self._leave_if_over(request, at_s, events):
+                continue
+            going.append(request)
+        self._running = going
+
+    def _emit(self, request: Request, tokens: int, at_s: float) -> None:
+        request.generated += tokens
+        request.last_token_s = at_s
+        self.generated_tokens += tokens
+
+    def _leave_if_over(self, request: Request, at_s: float, events: list[Event]) -> bool:
+        if request.aborted:
+            request.where = Where.DONE
+            self.pool.release(request)
+            return True
+        if request.generated < request.output_tokens:
+            return False
+        request.where = Where.DONE
+        if request.lease:
+            self._leases[request.request_id] = (at_s + self.config.lease_s, request)
+        else:
+            self.pool.release(request)
+        events.append(Event(EventKind.FINISHED, request, at_s))
+        return True
+
+    # --- how long it takes -------------------------------------------------------------------------
+
+    def _step_s(self) -> float:
+        """A step with prefill in it."""
+        config = self.config
+        prefilling = {id(request) for request, _ in self._chunks}
+        context = batch = 0
+        for request in self._running:
+            if id(request) not in prefilling:
+                batch += 1
+                context += request.computed
+        chunks = [(n, request.computed) for request, n in self._chunks]
+        handoffs = sum(
+            1 for r, n in self._chunks if r.lease and r.output_tokens == 1 and r.computed + n == r.tokens
+        )
+        return (
+            self.profile.step_ms(chunks, batch, context) * 1e-3 * config.time_scale
+            + config.step_overhead_s
+            + config.prefill_overhead_s
+            + config.seq_overhead_s * len(self._running)
+            + config.handoff_step_s * handoffs
+        )
+
+    def _run_s(self, steps: int) -> float:
+        """`steps` decode steps of everyone who runs; the context grows by one token each in every step."""
+        config, profile = self.config, self.profile
+        batch = len(self._running)
+        context = sum(r.computed for r in self._running)
+        attention_ms = (
+            profile.decode_attention_ms(context) + profile.decode_attention_ms(context + batch * (steps - 1))
+        ) / 2
+        ms = profile.linear_ms(batch) + attention_ms
+        return steps * (
+            ms * 1e-3 * config.time_scale + config.step_overhead_s + config.seq_overhead_s * batch
+        )
+
+    def _longest_run(self) -> int:
+        """Steps until the first answer ends, as far as blocks surely last."""
+        steps = min(r.output_tokens - r.generated for r in self._running)
+        steps = min(steps, self._max_run_steps)
+        size, batch = self.pool.block_size, len(self._running)
+        sure = 1 + (self.pool.available // batch) * size  # the first step's blocks are there already
+        return min(steps, sure)
+
+    def _wake(self, now_s: float) -> None:
+        """Something changed: the run under way ends with its present step; an idle engine starts at once."""
+        if self._end_s == inf:
+            self._begin_s = self._end_s = now_s
+            return
+        if self._run_steps <= 1:
+            return
+        low, high = 1, self._run_steps
+        while low < high:
+            middle = (low + high) // 2
+            if self._begin_s + self._run_s(middle) >= now_s:
+                high = middle
+            else:
+                low = middle + 1
+        if low < self._run_steps:
+            self._run_steps = low
+            self._end_s = self._begin_s + self._run_s(low)
