@@ -45,7 +45,7 @@ def _spec(settings: UpSettings, engine_args: list[str]) -> plan.Spec:
         gpus=tuple(settings.gpus),
         namespace=settings.namespace,
         engine_args=tuple(engine_args),
-        frontend_args=("--policy", settings.policy) if settings.policy else (),
+        policy=settings.policy,
     )
 
 

@@ -57,7 +57,7 @@ class Spec:
     gpus: tuple[str, ...]
     namespace: str
     engine_args: tuple[str, ...]
-    frontend_args: tuple[str, ...]
+    policy: str  # empty: the frontend's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _etcd(home: Path, client: int, peer: int) -> Member:
         *("--initial-cluster", f"ppd={peer_url}"),
         *("--auto-compaction-mode", "periodic", "--auto-compaction-retention", "1h", "--log-level", "warn"),
     )
-    return Member("etcd", Kind.ETCD, argv, "answers", lambda _: probes.http_ok(f"{url}/health"))
+    return Member("etcd", Kind.ETCD, argv, "it answers", lambda _: probes.http_ok(f"{url}/health"))
 
 
 def _nats(home: Path, client: int, monitor: int) -> Member:
@@ -109,7 +109,7 @@ def _nats(home: Path, client: int, monitor: int) -> Member:
         *("--jetstream", "--store_dir", str(home / "nats")),
     )
     health = f"http://{ports.HOST}:{monitor}/healthz"
-    return Member("nats", Kind.NATS, argv, "answers, with JetStream", lambda _: probes.http_ok(health))
+    return Member("nats", Kind.NATS, argv, "it answers, with JetStream", lambda _: probes.http_ok(health))
 
 
 def _ppd(command: str, *args: str) -> tuple[str, ...]:
@@ -168,27 +168,36 @@ def _workers(spec: Spec, common: list[str], etcd: str, logs: Path) -> list[Membe
     return members
 
 
+def _frontend_args(spec: Spec) -> list[str]:
+    args = ["--host", spec.host, "--port", str(spec.port)]
+    if spec.policy:
+        args += ["--policy", spec.policy]
+    if Path(spec.model.source).is_dir():
+        args += ["--tokenizer", f"{spec.model.served_name}={spec.model.source}"]
+    return args
+
+
 def make(spec: Spec, home: Path, logs: Path) -> Plan:
     """The stack for `spec` on ports that are free now.
 
     Raises PlanError or PortError if it cannot be had.
     """
-    etcd_port, peer_port, nats_port, monitor_port = ports.free_ports(4)
+    etcd_port, peer_port, nats_port, monitor_port, planner_port = ports.free_ports(5)
     etcd, nats = f"{ports.HOST}:{etcd_port}", f"nats://{ports.HOST}:{nats_port}"
     endpoint = f"http://{f'[{spec.host}]' if ':' in spec.host else spec.host}:{spec.port}"
     common = ["--etcd", etcd, "--nats", nats, "--namespace", spec.namespace]
     planner = Member(
         "planner",
         Kind.PLANNER,
-        _ppd("planner", "--model", spec.model.served_name, "--placement", str(spec.placement), *common),
-        "answers on NATS",
+        _ppd("planner", "--port", str(planner_port), *common),
+        "it answers on NATS",
         lambda _: probes.planner_ready(nats, spec.namespace),
     )
     frontend = Member(
         "frontend",
         Kind.FRONTEND,
-        _ppd("frontend", "--host", spec.host, "--port", str(spec.port), *common, *spec.frontend_args),
-        f"listens on port {spec.port}",
+        _ppd("frontend", *_frontend_args(spec), *common),
+        f"it listens on port {spec.port}",
         lambda _: probes.http_ok(f"{endpoint}/live"),
         stop_within_s=20,
     )

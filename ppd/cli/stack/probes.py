@@ -1,6 +1,7 @@
 """Whether a part of the stack serves: asked over its port or in the registry, not guessed from a pid."""
 
 import asyncio
+import logging
 from typing import Any
 
 import aiohttp
@@ -12,6 +13,8 @@ from ppd.runtime.bus import Bus
 from ppd.runtime.etcd import Etcd, EtcdError
 
 _DEADLINE_S = 3.0
+_silent = logging.getLogger("ppd.cli.probes")  # a part that is down is a finding here, not an event to log
+_silent.disabled = True
 
 
 async def http_get(url: str) -> tuple[int, Any]:
@@ -70,7 +73,7 @@ async def ask_planner(bus: Bus, namespace: str, verb: str) -> Any:
 
 
 async def planner_ready(nats: str, namespace: str) -> bool:
-    bus = Bus([nats], "ppd-up")
+    bus = Bus([nats], "ppd-up", _silent)
     try:
         await asyncio.wait_for(bus.connect(), _DEADLINE_S)
         return await ask_planner(bus, namespace, "status") is not None

@@ -61,13 +61,13 @@ class PlainProgress:
 
     def begin(self, step: str, waits_for: str) -> None:
         self._steps[step] = _Step(waits_for)
-        self.say(f"{step}: {waits_for}")
+        self.say(f"{step}: waits until {waits_for}")
 
     def note(self, step: str, text: str) -> None:
         state = self._steps[step]
         if time.monotonic() - state.said_s > _PLAIN_EVERY_S:
             state.said_s = time.monotonic()
-            self.say(f"{step}: {state.elapsed_s:.0f} s, {state.waits_for}")
+            self.say(f"{step}: {state.elapsed_s:.0f} s, waits until {state.waits_for}")
 
     def end(self, step: str, ok: bool, text: str = "") -> None:
         state = self._steps[step]
@@ -118,7 +118,7 @@ class RichProgress:
         table.add_column(no_wrap=True, overflow="ellipsis")
         for name, state in self._steps.items():
             mark: Text | Spinner = state.spinner
-            what = Text(state.waits_for)
+            what = Text(f"waits until {state.waits_for}")
             if state.note:
                 what.append(f"  {state.note}", style="dim")
             if state.took_s is not None:

@@ -160,7 +160,7 @@ class Stack:
         if model.prepared:
             return
         step, log = "model", self._logs / "model.log"
-        self._progress.begin(step, f"converts {model.served_name} for the engine, once (about 30 s)")
+        self._progress.begin(step, f"{model.served_name} is converted for the engine (once, about 30 s)")
         argv = [sys.executable, "-m", "ppd.cli.model.convert", model.served_name]
         process = await Process.spawn(step, argv, self._state.stack_id, log, {})
         code = -signal.SIGTERM
@@ -211,15 +211,11 @@ class Stack:
             task.cancel()
         if self._keeping:
             await asyncio.wait(self._keeping)
+        step = "stop"
+        self._progress.begin(step, "frontend, workers, planner, NATS and etcd have ended, in this order")
         for kind in sorted(plan.Kind, reverse=True):
             members = [keeper for keeper in self._keepers if keeper.member.kind == kind]
-            await asyncio.gather(*(self._stop_one(keeper) for keeper in members))
+            self._progress.note(step, ", ".join(keeper.member.name for keeper in members))
+            await asyncio.gather(*(keeper.stop(self._hurry) for keeper in members))
         await asyncio.to_thread(leftovers.sweep, self._state.stack_id)
-
-    async def _stop_one(self, keeper: Keeper) -> None:
-        if keeper.state.pid == 0:
-            return
-        step = f"stop {keeper.member.name}"
-        self._progress.begin(step, "ends what it is doing")
-        await keeper.stop(self._hurry)
         self._progress.end(step, True)

@@ -1,0 +1,5 @@
+"""`ppd status`: what runs, asked of the parts themselves."""
+
+from ppd.cli.status.command import main
+
+__all__ = ["main"]

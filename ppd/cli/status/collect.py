@@ -1,0 +1,161 @@
+"""Asks etcd, NATS, the planner and the frontend, all at once, each within a few seconds."""
+
+import asyncio
+import logging
+from typing import Any
+
+import nats.errors
+from nats.aio.msg import Msg
+from nats.js.errors import KeyNotFoundError, NotFoundError
+
+from ppd.cli.stack.probes import ask_planner, http_get, registered
+from ppd.cli.stack.state import Phase, StackState, alive
+from ppd.cli.status.report import Part, Report, TableVersion, Worker
+from ppd.core.names import SESSIONS_BUCKET, TABLE_BUCKET, load_subject, stream_name
+from ppd.core.records import BadRecordError, TableSnapshot, WorkerLoad, WorkerRecord, decode
+from ppd.runtime.bus import Bus
+from ppd.runtime.etcd import Etcd
+
+_CONNECT_S = 3.0
+_LISTEN_S = 0.8  # workers report four times a second
+
+_silent = logging.getLogger("ppd.cli.status")  # a part that is down is a finding here, not an event to log
+_silent.disabled = True
+
+
+async def collect(
+    etcd: list[str], nats_servers: list[str], namespace: str, frontend: str, stack: StackState | None
+) -> Report:
+    """Everything that can be learned now; never raises for a part that is down."""
+    workers, from_nats, (health_status, health) = await asyncio.gather(
+        _workers(etcd, namespace), _from_nats(nats_servers, namespace), http_get(f"{frontend}/health")
+    )
+    ready_status, _ = await http_get(f"{frontend}/ready") if health_status else (0, None)
+    loads = from_nats.loads if from_nats else {}
+    parts = [
+        Part(name="etcd", ok=workers is not None, where=", ".join(etcd)),
+        Part(name="nats", ok=from_nats is not None, where=", ".join(nats_servers)),
+        Part(name="planner", ok=bool(from_nats and from_nats.planner), detail=_planner_detail(from_nats)),
+        Part(name="frontend", ok=ready_status == 200, where=frontend, detail=_ready(ready_status)),
+    ]
+    parts += _processes(stack, {part.name for part in parts})
+    return Report(
+        ok=all(part.ok for part in parts),
+        parts=parts,
+        workers=None if workers is None else [Worker(record=w, load=loads.get(w.worker_id)) for w in workers],
+        tables=from_nats.tables if from_nats else None,
+        sessions=from_nats.sessions if from_nats else None,
+        planner=from_nats.planner if from_nats else None,
+        frontend=health,
+        stack=stack,
+    )
+
+
+def _ready(status: int) -> str:
+    return {0: "does not answer", 200: "ready"}.get(status, f"answers, but is not ready ({status})")
+
+
+def _planner_detail(found: "_FromNats | None") -> str:
+    return "" if found and found.planner else "does not answer"
+
+
+def _processes(stack: StackState | None, known: set[str]) -> list[Part]:
+    """The processes of the local stack that answer to nobody but their supervisor."""
+    if stack is None:
+        return []
+    members = [member for member in stack.members if member.name not in known]
+    supervisor = stack.supervisor
+    lives = alive(supervisor)
+    parts = [
+        Part(
+            name="supervisor",
+            ok=lives and stack.phase == Phase.READY,
+            where=f"pid {supervisor.pid}",
+            detail=stack.phase if lives else "dead; `ppd up` or `ppd down` clears up",
+        )
+    ]
+    for member in members:
+        ok = alive(member) and member.phase == Phase.READY
+        restarts = f", restarted {member.restarts} times" if member.restarts else ""
+        phase = member.phase if alive(member) else "dead"
+        parts.append(Part(name=member.name, ok=ok, where=f"pid {member.pid}", detail=f"{phase}{restarts}"))
+    return parts
+
+
+async def _workers(endpoints: list[str], namespace: str) -> list[WorkerRecord] | None:
+    etcd = Etcd(endpoints)
+    try:
+        return await registered(etcd, namespace)
+    finally:
+        await etcd.close()
+
+
+class _FromNats:
+    def __init__(self) -> None:
+        self.loads: dict[str, WorkerLoad] = {}
+        self.tables: list[TableVersion] = []
+        self.sessions = 0
+        self.planner: Any = None
+
+    async def on_load(self, message: Msg) -> None:
+        try:
+            load = decode(message.data, WorkerLoad)
+        except BadRecordError:
+            return
+        self.loads[load.worker_id] = load
+
+
+async def _from_nats(servers: list[str], namespace: str) -> _FromNats | None:
+    """None if NATS cannot be asked."""
+    bus = Bus(servers, "ppd-status", _silent)
+    found = _FromNats()
+    try:
+        await asyncio.wait_for(bus.connect(), _CONNECT_S)
+        # `*` is escaped as a worker's name would be; here it is the wildcard.
+        every = load_subject(namespace, "x").removesuffix("x") + "*"
+        await bus.nc.subscribe(every, cb=found.on_load)
+        found.planner, _, found.sessions, found.tables = await asyncio.gather(
+            ask_planner(bus, namespace, "status"),
+            asyncio.sleep(_LISTEN_S),
+            _sessions(bus, namespace),
+            _tables(bus, namespace),
+        )
+        return found
+    except (TimeoutError, OSError, nats.errors.Error):
+        return None
+    finally:
+        await bus.close()
+
+
+async def _sessions(bus: Bus, namespace: str) -> int:
+    try:
+        info = await bus.js.stream_info(f"KV_{stream_name(SESSIONS_BUCKET, namespace)}")
+    except NotFoundError:
+        return 0
+    return int(info.state.messages)
+
+
+async def _tables(bus: Bus, namespace: str) -> list[TableVersion]:
+    bucket = stream_name(TABLE_BUCKET, namespace)
+    prefix = f"$KV.{bucket}."
+    try:
+        info = await bus.js.stream_info(f"KV_{bucket}", subjects_filter=prefix + ">")
+        kv = await bus.js.key_value(bucket)
+    except NotFoundError:
+        return []
+    tables = []
+    for subject in sorted(info.state.subjects or {}):
+        try:
+            table = decode((await kv.get(subject.removeprefix(prefix))).value or b"", TableSnapshot)
+        except (KeyNotFoundError, BadRecordError):
+            continue
+        tables.append(
+            TableVersion(
+                model=table.model,
+                placement=table.placement,
+                version=table.version,
+                source=table.source,
+                frozen=table.frozen,
+            )
+        )
+    return tables
