@@ -1,0 +1,67 @@
+"""What the agent asks its engine over HTTP; each call has a deadline."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+
+_CALL_S = 5.0
+_UNSAMPLED = "00-00000000000000000000000000000001-0000000000000001-00"  # probes leave no trace
+
+
+class EngineError(Exception):
+    """The engine did not answer, or not with what it should; the message names URL and cause."""
+
+
+class EngineClient:
+    """HTTP to one engine."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_CALL_S))
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def healthy(self) -> bool:
+        """Whether `/health` says so."""
+        try:
+            await self._call("GET", "/health")
+        except EngineError:
+            return False
+        return True
+
+    async def model(self) -> dict[str, Any]:
+        """The first model that it serves, as `/v1/models` lists it."""
+        reply = json.loads(await self._call("GET", "/v1/models"))
+        models = reply.get("data") if isinstance(reply, dict) else None
+        if not models:
+            raise EngineError(f"{self.url} serves no model")
+        return dict(models[0])
+
+    async def version(self) -> str:
+        """vLLM's version."""
+        return str(json.loads(await self._call("GET", "/version")).get("version", ""))
+
+    async def metrics(self, names: Sequence[str] = ()) -> str:
+        """Prometheus text; only the samples of `names` where given, which costs the engine less."""
+        return await self._call("GET", "/metrics/", params=[("name[]", name) for name in names])
+
+    async def generate(self, model: str, deadline_s: float) -> None:
+        """Have one token generated. Raises EngineError if none came in time."""
+        body = {"model": model, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
+        await self._call(
+            "POST", "/v1/completions", deadline_s, json=body, headers={"traceparent": _UNSAMPLED}
+        )
+
+    async def _call(self, method: str, path: str, deadline_s: float = _CALL_S, **rest: Any) -> str:
+        timeout = aiohttp.ClientTimeout(total=deadline_s)
+        try:
+            async with self._session.request(method, self.url + path, timeout=timeout, **rest) as reply:
+                text = await reply.text()
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise EngineError(f"{self.url}{path}: {error or type(error).__name__}") from error
+        if reply.status != 200:
+            raise EngineError(f"{self.url}{path}: HTTP {reply.status}: {text[:300]}")
+        return text
