@@ -35,7 +35,7 @@ async def collect(
     parts = [
         Part(name="etcd", ok=workers is not None, where=", ".join(etcd)),
         Part(name="nats", ok=from_nats is not None, where=", ".join(nats_servers)),
-        Part(name="planner", ok=bool(from_nats and from_nats.planner), detail=_planner_detail(from_nats)),
+        _planner(from_nats.planner if from_nats else None),
         Part(name="frontend", ok=ready_status == 200, where=frontend, detail=_ready(ready_status)),
     ]
     parts += _processes(stack, {part.name for part in parts})
@@ -55,8 +55,12 @@ def _ready(status: int) -> str:
     return {0: "does not answer", 200: "ready"}.get(status, f"answers, but is not ready ({status})")
 
 
-def _planner_detail(found: "_FromNats | None") -> str:
-    return "" if found and found.planner else "does not answer"
+def _planner(answer: Any) -> Part:
+    if not isinstance(answer, dict):
+        return Part(name="planner", ok=False, detail="does not answer")
+    trouble = str(answer.get("trouble") or "")
+    counted = f"{answer.get('role', '')}, {answer.get('turns', 0)} turns counted"
+    return Part(name="planner", ok=not trouble, where=str(answer.get("planner", "")), detail=trouble or counted)
 
 
 def _processes(stack: StackState | None, known: set[str]) -> list[Part]:

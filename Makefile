@@ -1,0 +1,47 @@
+# Two commands for a new user: `make up` and `make test`. Needs Python 3.11 or 3.12 and make.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+CODE   := ppd controlplane planner workers simulator bench tests scripts
+
+.DEFAULT_GOAL := help
+.PHONY: help install up down status chat test lint format clean
+
+help:            ## this list
+	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+
+install: $(STAMP)  ## make .venv and install everything into it
+
+$(STAMP): pyproject.toml scripts/install-cpu-engine scripts/step
+	@scripts/check-python $(PYTHON)
+	@test -x $(BIN)/python || scripts/step "make $(VENV)" $(PYTHON) -m venv $(VENV)
+	@scripts/install-cpu-engine $(BIN)/python
+	@touch $@
+
+up: $(STAMP)     ## start the whole stack and serve a model; UP="--placement 1R --port 9000" for other flags
+	@$(BIN)/ppd up $(UP)
+
+down: $(STAMP)   ## stop it
+	@$(BIN)/ppd down
+
+status: $(STAMP) ## show it
+	@$(BIN)/ppd status
+
+chat: $(STAMP)   ## talk to it
+	@$(BIN)/ppd chat
+
+test: $(STAMP)   ## all tests, those against real engines included; T="-m unit" for some
+	@$(BIN)/python -m pytest -m "not slow" $(T)
+
+lint: $(STAMP)   ## ruff and mypy
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/mypy
+
+format: $(STAMP) ## put the code into ruff's format
+	@$(BIN)/ruff check --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+clean:           ## remove .venv and the stack's state
+	rm -rf $(VENV) .ppd
