@@ -34,12 +34,12 @@ def correct(turn: Turn, view: View, row: Row, table_speed_tokens_per_s: float) -
     if p is None or d is None or p.age_s > STALE_S or d.age_s > STALE_S:
         return None
     usual = row.baseline
-    p_ms = 1e3 / _speed(p, table_speed_tokens_per_s)  # a token
-    d_ms = 1e3 / _speed(d, table_speed_tokens_per_s)
+    p_ms = 1e3 / prefill_speed(p, table_speed_tokens_per_s)  # a token
+    d_ms = 1e3 / prefill_speed(d, table_speed_tokens_per_s)
 
     survives = min(1.0, max(0.0, 1.0 - d.kv_use) / _ROOMY)
-    d_lacks = turn.prompt - min(turn.prompt, int(turn.d_cached * survives))
-    p_lacks = max(0, turn.prompt - turn.p_cached)
+    d_lacks = max(1, turn.prompt - int(turn.d_cached * survives))
+    p_lacks = max(1, turn.prompt - turn.p_cached)
 
     crowding = min(_MAX_CROWDING, d.running / usual.running)
     d_wait = d.queued_prefill_tokens * d_ms + usual.d_local_excess_ms * crowding
@@ -70,6 +70,6 @@ def _service(idle_ms: float, usual_tokens: int, tokens: int, ms_per_token: float
     return max(idle_ms * min(1.0, tokens / usual_tokens), idle_ms + (tokens - usual_tokens) * ms_per_token)
 
 
-def _speed(worker: WorkerView, fallback: float) -> float:
+def prefill_speed(worker: WorkerView, fallback: float) -> float:
     """Prefill speed in tokens a second. Throughput is a lower bound of it: an idle engine's is low."""
-    return max(worker.prefill_speed_tokens_per_s or fallback, worker.prefill_tokens_per_s)
+    return max(worker.prefill_speed_tokens_per_s or fallback, worker.prefill_tokens_per_s, 1.0)

@@ -1,0 +1,135 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppd.core import live, policies
+from ppd.core.cells import Cell, Context, Ratio
+from ppd.core.decision import Turn, View, Weights, WorkerView
+from ppd.core.names import Path, Reason
+from tests.unit.core.tables import record, table
+
+pytestmark = pytest.mark.unit
+IDLE = Cell(Context.LARGE, Ratio.MID_BAL, 0.5)
+HERE = Cell(Context.LARGE, Ratio.MID_BAL, 8.0)
+TABLE = table(record(IDLE, p_d=(100, 8), d_local=(50, 8)), record(HERE, p_d=(400, 10), d_local=(80, 11)))
+ROW = TABLE.lookup(HERE.slot)
+SPEED = 10_000  # tokens a second: a tenth of a ms a token
+
+
+def turn(**changes: float) -> Turn:
+    usual = {
+        "turn": 2,
+        "n_in": 128,
+        "n_out": 128,
+        "n_ctx": 2048,
+        "qps": 8,
+        "d_cached": 2048,
+        "p_cached": 1024,
+    }
+    return Turn(**{**usual, **changes})
+
+
+def worker(**changes: float) -> WorkerView:
+    return WorkerView(**{"worker_id": "w", "age_s": 0.1, "prefill_speed_tokens_per_s": SPEED, **changes})
+
+
+def corrected(one: Turn | None = None, p: WorkerView | None = None, d: WorkerView | None = None, row=ROW):
+    return live.correct(one or turn(), View(p or worker(), d or worker()), row, SPEED)
+
+
+def test_an_idle_cluster_serves_at_the_idle_figures():
+    got = corrected()
+    assert got[Path.P_D].ttft_ms == pytest.approx(100)
+    assert got[Path.D_LOCAL].ttft_ms == pytest.approx(50)
+    assert got[Path.D_LOCAL].tpot_ms < ROW.d_local.tpot_ms  # nobody is held up
+
+
+def test_at_the_usual_batch_d_local_is_as_measured():
+    usual = ROW.baseline.running
+    assert usual == pytest.approx(8 * (1024 + 128) * 0.011)
+    got = corrected(d=worker(running=round(usual)))
+    assert got[Path.D_LOCAL].ttft_ms == pytest.approx(80, rel=0.01)
+    assert got[Path.D_LOCAL].tpot_ms == pytest.approx(11, rel=0.01)
+
+
+def test_the_queue_of_p_is_added_to_p_d_alone():
+    got = corrected(p=worker(queued_prefill_tokens=5000))
+    assert got[Path.P_D].ttft_ms == pytest.approx(600)
+    assert got[Path.D_LOCAL].ttft_ms == pytest.approx(50)
+
+
+def test_what_p_lacks_makes_p_d_dearer():
+    assert corrected(turn(p_cached=0))[Path.P_D].ttft_ms == pytest.approx(202.4)
+    assert corrected(turn(p_cached=2048))[Path.P_D].ttft_ms < 100
+
+
+def test_the_queue_of_d_is_added_to_d_local_and_hides_behind_p():
+    got = corrected(d=worker(queued_prefill_tokens=900))
+    assert got[Path.D_LOCAL].ttft_ms == pytest.approx(140)
+    assert got[Path.P_D].ttft_ms == pytest.approx(100)
+    assert corrected(d=worker(queued_prefill_tokens=9000))[Path.P_D].ttft_ms == pytest.approx(900)
+
+
+def test_a_full_d_has_lost_part_of_the_conversation():
+    half, full = corrected(d=worker(kv_use=0.95)), corrected(d=worker(kv_use=1.0))
+    assert half[Path.D_LOCAL].ttft_ms == pytest.approx(50 + 102.4)
+    assert full[Path.D_LOCAL].ttft_ms == pytest.approx(50 + 204.8)
+
+
+def test_a_bigger_batch_is_charged_for_being_held_up():
+    few, many = corrected(d=worker(running=110)), corrected(d=worker(running=200))
+    assert many[Path.D_LOCAL].tpot_ms - few[Path.D_LOCAL].tpot_ms == pytest.approx(90 * 128 / 128 * 0.1)
+    assert many[Path.P_D].tpot_ms == few[Path.P_D].tpot_ms
+
+
+def test_tpot_starts_from_the_latency_of_now():
+    assert corrected(d=worker(itl_ms=20))[Path.P_D].tpot_ms == 20
+
+
+def test_throughput_stands_in_for_speed_only_from_below():
+    slow = WorkerView("p", age_s=0, prefill_tokens_per_s=10, queued_prefill_tokens=1000)
+    fast = WorkerView("p", age_s=0, prefill_tokens_per_s=20_000, queued_prefill_tokens=1000)
+    assert corrected(p=slow)[Path.P_D].ttft_ms == pytest.approx(200)
+    assert corrected(p=fast)[Path.P_D].ttft_ms == pytest.approx(150)
+
+
+def test_pull_back_waits_for_p_and_lacks_only_what_is_new():
+    t = table(record(HERE, p_d=(400, 10), d_local=(80, 11), p_d_pullback=(90, 10)))
+    got = corrected(turn(p_cached=0), p=worker(queued_prefill_tokens=1000), row=t.lookup(HERE.slot))
+    assert got[Path.P_D_PULLBACK].ttft_ms == pytest.approx(190)
+    assert Path.P_D_PULLBACK not in corrected()
+
+
+@pytest.mark.parametrize("stale", ["p", "d"])
+def test_a_stale_report_falls_back_to_the_table_and_says_so(stale):
+    view = View(worker(age_s=9 if stale == "p" else 0), worker(age_s=9 if stale == "d" else 0))
+    assert live.correct(turn(), view, ROW, SPEED) is None
+    decision = policies.make("adaptive").decide(turn(), view, TABLE, Weights())
+    assert decision.reason is Reason.LIVE_STALE
+    assert decision.expected == ROW.expected
+    assert (
+        policies.make("adaptive:correction=0").decide(turn(), view, TABLE, Weights()).reason is Reason.TABLE
+    )
+
+
+def test_the_queues_of_now_turn_the_verdict():
+    decide = policies.make("adaptive").decide
+    calm = decide(turn(), View(worker(), worker(running=10)), TABLE, Weights())
+    crowded = decide(
+        turn(), View(worker(), worker(running=300, queued_prefill_tokens=4000)), TABLE, Weights()
+    )
+    assert (calm.path, calm.reason) == (Path.D_LOCAL, Reason.TABLE_LIVE)
+    assert (crowded.path, crowded.reason) == (Path.P_D, Reason.TABLE_LIVE)
+    assert (
+        policies.make("ppd").decide(turn(), View(worker(), worker()), TABLE, Weights()).path is Path.D_LOCAL
+    )
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_a_longer_queue_at_p_never_speaks_against_d_local(queued, more):
+    def local(tokens):
+        return policies.make("adaptive").decide(
+            turn(), View(worker(queued_prefill_tokens=tokens), worker(running=50)), TABLE, Weights()
+        )
+
+    assert local(queued + more).score >= local(queued).score - 1e-9
