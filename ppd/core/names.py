@@ -51,6 +51,7 @@ class Reason(StrEnum):
     ONE_ENGINE = "one-engine"  # the request cannot be handed off (for example prompt_logprobs)
     PREFILL_ANSWERED = "prefill-answered"  # P's one token ended the answer; D was not needed
     DECODE_FAILED = "decode-failed"  # the first D failed: another one took the turn
+    BOUND = "bound"  # the conversation lives on a replica, which does both
     OVERLOAD_ESCAPE = "overload-escape"  # the session's D is saturated while others are not
 
 
@@ -101,6 +102,16 @@ def load_subject(namespace: str, worker_id: str) -> str:
     return f"ppd.{_token(namespace)}.load.{_token(worker_id)}"
 
 
+def kv_moved_subject(namespace: str, worker_id: str) -> str:
+    """Of `KvMoved`; with `*` as worker: all of the namespace."""
+    return f"ppd.{_token(namespace)}.kv.moved.{worker_id if worker_id == '*' else _token(worker_id)}"
+
+
+def kv_held_subject(namespace: str, worker_id: str) -> str:
+    """Of `KvHeld`; with `*` as worker: all of the namespace."""
+    return f"ppd.{_token(namespace)}.kv.held.{worker_id if worker_id == '*' else _token(worker_id)}"
+
+
 def turns_subject(namespace: str, model: str) -> str:
     return f"ppd.{_token(namespace)}.turns.{_token(model)}"
 
@@ -119,6 +130,11 @@ def table_key(model: str, placement: str) -> str:
     """The KV key of one table: `{model}.{placement}`."""
     return f"{_token(model)}.{_token(placement)}"
 
+
+# --- fields of kv_transfer_params beside vLLM's own -----------------------------------------------
+KV_TRACEPARENT = "traceparent"  # to the engine that pulls: the span under which its transfer belongs
+KV_REQUEST_ID = "ppd_request_id"  # to the engine that pulls or holds: comes back in KvMoved and KvHeld
+KV_HOLD = "ppd_hold"  # to a decode engine: keep this turn's KV for a pull-back
 
 # --- HTTP -----------------------------------------------------------------------------------------
 H_ROUTE = "x-ppd-route"

@@ -79,6 +79,45 @@ class WorkerLoad(Record):
     v: int = 1
 
 
+class KvMoved(Record):
+    """One request's KV transfer on one tensor-parallel rank, on `ppd.{ns}.kv.moved.{worker_id}`.
+
+    Published by the engine that pulled, before that turn's first token or soon after. `bytes` is 0 for a
+    hand-off that needed none.
+    """
+
+    request_id: str  # the frontend's
+    worker_id: str  # that pulled
+    source_worker_id: str = ""
+    direction: str = "p-d"  # or d-p
+    bytes: int = 0
+    blocks: int = 0
+    cached_blocks: int = 0  # not moved: they were in the puller's prefix cache
+    descriptors: int = 0
+    transfer_s: float = 0.0  # NIXL's own, from post to completion
+    post_s: float = 0.0
+    wait_s: float = 0.0  # from the engine's start of the hand-off to the post: mostly a first handshake
+    rank: int = 0
+    error: str = ""  # why it failed; empty if it did not
+    trace_id: str = ""
+    v: int = 1
+
+
+class KvHeld(Record):
+    """KV of a finished turn that a decode engine holds for a pull-back, on `ppd.{ns}.kv.held.{worker_id}`.
+
+    `params` are the `kv_transfer_params` for the prefill engine of the next turn: single use, and only
+    within `hold_s` of when this arrived.
+    """
+
+    request_id: str  # the frontend's
+    worker_id: str
+    tokens: int = 0  # of the conversation, prompt and answer
+    hold_s: float = 0.0
+    params: dict[str, object] = {}
+    v: int = 1
+
+
 class TurnRecord(Record):
     """One finished turn, on `ppd.{ns}.turns.{model}` of the stream PPD_TURNS."""
 
