@@ -1,0 +1,130 @@
+"""Puts the frontend together: the hot paths as bare ASGI, the surface behind them, the tasks beside them."""
+
+import asyncio
+import logging
+from typing import Any
+
+from opentelemetry.trace import Tracer
+
+from controlplane import metrics, surface
+from controlplane.cluster import Cluster
+from controlplane.engines import Engines
+from controlplane.features import FeatureReader
+from controlplane.history import History
+from controlplane.ledger import Ledger
+from controlplane.recorder import Recorder
+from controlplane.route import Router
+from controlplane.settings import FrontendSettings
+from controlplane.tables import Tables
+from controlplane.tokens import TokenCounter
+from controlplane.turn import TurnHandler
+from controlplane.upstream import SWEEP_S, Pool
+from controlplane.watches import watch_loads, watch_tables
+from ppd.core import policies
+from ppd.core.names import Role
+from ppd.core.records import WorkerRecord
+from ppd.core.sessions import SessionStore
+from ppd.runtime.bus import Bus
+from ppd.runtime.etcd import Etcd
+from ppd.runtime.registry import WorkerWatch
+from ppd.runtime.tasks import Supervisor
+
+_HOT = frozenset({"/v1/chat/completions", "/v1/completions"})
+
+
+class Frontend:
+    """The ASGI application, and what runs beside it. Made inside a running loop."""
+
+    def __init__(self, settings: FrontendSettings, tracer: Tracer | None, logger: logging.Logger) -> None:
+        self._settings = settings
+        self._log = logger
+        self._loop = asyncio.get_running_loop()
+        self.etcd = Etcd(settings.etcd)
+        self.bus = Bus(settings.nats, "ppd-frontend", logger)
+        self.cluster = Cluster(self._make_pool, logger)
+        self.watch = WorkerWatch(self.etcd, settings.namespace, self._on_workers, logger)
+        self.tables = Tables(logger)
+        self.sessions = SessionStore(settings.max_sessions, settings.session_ttl_s)
+        self.tokens = TokenCounter(logger)
+        self.features = FeatureReader(self.sessions, self.tokens)
+        self.history = History(self.sessions, self.bus, settings.namespace, settings.session_ttl_s, logger)
+        self.recorder = Recorder(self.bus, settings.namespace, settings.max_records, logger)
+        self.ledger = Ledger(self.cluster, self.features, self.history, self.recorder, settings.policy)
+        self.turns = TurnHandler(
+            settings,
+            Router(self.cluster, policies.make(settings.policy), self.tables, settings.load_stale_s),
+            self.features,
+            self.history,
+            Engines(settings, logger),
+            self.ledger,
+            tracer,
+            logger,
+        )
+        self._surface = surface.build(
+            surface.Parts(
+                settings, self.cluster, self.watch, self.bus, self.tables, self.sessions, self.ledger
+            )
+        )
+        self._tasks = Supervisor(logger)
+        self._loading: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["path"] in _HOT and scope["method"] == "POST":
+            await self.turns(scope, receive, send)
+        else:
+            await self._surface(scope, receive, send)
+
+    def _make_pool(self, url: str) -> Pool:
+        return Pool(url, self._settings.connect_s, self._settings.engine_key)
+
+    def _on_workers(self, workers: dict[str, WorkerRecord]) -> None:
+        self.cluster.update(workers)
+        metrics.WORKERS.clear()
+        for model, roles in self.cluster.by_model():
+            for role in Role:
+                metrics.WORKERS.labels(model, role.value).set(len(roles[role]))
+        for record in workers.values():
+            if record.model_path:
+                self._load_tokenizer(record.model, record.model_path)
+
+    def _load_tokenizer(self, model: str, folder: str) -> None:
+        task = asyncio.create_task(self.tokens.load(model, folder))
+        self._loading.add(task)
+        task.add_done_callback(self._loading.discard)
+
+    def start(self) -> None:
+        """Begin to watch and to report. Serving does not wait for any of it."""
+        for pair in self._settings.tokenizer:
+            model, separator, folder = pair.partition("=")
+            if not separator:
+                raise ValueError(f"--tokenizer {pair!r}: write MODEL=FOLDER")
+            self._load_tokenizer(model, folder)
+        self._tasks.start("workers", self.watch.run)
+        self._tasks.start("loads", lambda: watch_loads(self.bus, self._settings.namespace, self.cluster))
+        self._tasks.start("tables", lambda: watch_tables(self.bus, self._settings.namespace, self.tables))
+        self._tasks.start("sessions", self.history.run)
+        self._tasks.start("turn records", self.recorder.run)
+        self._tasks.start("sweep", self._sweep)
+
+    async def _sweep(self) -> None:
+        """Deadlines, and the gauges that nobody else sets."""
+        while True:
+            before_s = self._loop.time()
+            await asyncio.sleep(SWEEP_S)
+            now_s = self._loop.time()
+            metrics.LOOP_LAG.set(max(0.0, now_s - before_s - SWEEP_S))
+            self.cluster.sweep(now_s)
+            self.sessions.expire(now_s)
+            metrics.SESSIONS.set(len(self.sessions))
+            metrics.RUNNING.set(self.turns.gate.running)
+            metrics.QUEUED.set(self.turns.gate.queued)
+
+    async def close(self) -> None:
+        """Send what is pending, and let go of everything. Bounded."""
+        await self.recorder.drain(2.0)
+        await self._tasks.close()
+        self.cluster.close()
+        await self.bus.close()
+        await self.etcd.close()

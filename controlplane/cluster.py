@@ -1,0 +1,193 @@
+"""The engines as this frontend sees them: etcd's records, their load reports, and what was sent since."""
+
+import logging
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from controlplane.upstream import Pool
+from ppd.core.decision import WorkerView
+from ppd.core.names import Role, WorkerStatus
+from ppd.core.placement import placement_of
+from ppd.core.records import WorkerLoad, WorkerRecord
+
+_FIRST_REST_S = 0.5
+_MAX_REST_S = 10.0
+
+
+class Worker:
+    """One incarnation of an engine."""
+
+    def __init__(self, record: WorkerRecord, pool: Pool) -> None:
+        self.record = record
+        self.pool = pool
+        self.gone = False
+        self.running = 0  # our turns on it
+        self.prefill_tokens = 0  # of those, prompt tokens not computed yet
+        self._load: WorkerLoad | None = None
+        self._load_s = 0.0
+        self._running_at_report = 0
+        self._prefill_at_report = 0
+        self._failures = 0
+        self._rests_until_s = 0.0
+
+    @property
+    def id(self) -> str:
+        return self.record.worker_id
+
+    @property
+    def name(self) -> str:
+        return self.record.name or self.record.worker_id
+
+    @property
+    def ready(self) -> bool:
+        return not self.gone and self.record.status is WorkerStatus.READY
+
+    def report(self, load: WorkerLoad, now_s: float) -> None:
+        self._load, self._load_s = load, now_s
+        self._running_at_report, self._prefill_at_report = self.running, self.prefill_tokens
+
+    def report_age_s(self, now_s: float) -> float:
+        return now_s - self._load_s if self._load else 1e9
+
+    def view(self, now_s: float, stale_s: float) -> WorkerView:
+        """The last report plus what this frontend sent since; without a fresh report, only what it sent."""
+        load, age_s = self._load, self.report_age_s(now_s)
+        if load is None or age_s > stale_s:
+            return WorkerView(
+                self.id,
+                running=self.running,
+                queued_prefill_tokens=self.prefill_tokens,
+                max_batch_tokens=self.record.max_batch_tokens,
+                age_s=age_s,
+            )
+        return WorkerView(
+            self.id,
+            running=max(0, load.running + self.running - self._running_at_report),
+            waiting=load.waiting,
+            kv_use=load.kv_use,
+            queued_prefill_tokens=max(
+                0, load.queued_prefill_tokens + self.prefill_tokens - self._prefill_at_report
+            ),
+            itl_ms=load.itl_ms,
+            prefill_tokens_per_s=load.prefill_tokens_per_s,
+            max_batch_tokens=self.record.max_batch_tokens,
+            age_s=age_s,
+        )
+
+    # --- failures seen by this frontend, before etcd knows ---
+
+    def failed(self, now_s: float) -> None:
+        """It rests for a while, longer each time in a row."""
+        self._rests_until_s = now_s + min(_FIRST_REST_S * 2**self._failures, _MAX_REST_S)
+        self._failures = min(self._failures + 1, 16)
+
+    def served(self) -> None:
+        self._failures, self._rests_until_s = 0, 0.0
+
+    def resting(self, now_s: float) -> bool:
+        return now_s < self._rests_until_s
+
+
+class Reservation:
+    """A turn's place on a worker, booked with the decision; leaves no trace behind when it ends."""
+
+    def __init__(self, worker: Worker, prefill_tokens: int) -> None:
+        self.worker = worker
+        self._prefill_tokens = prefill_tokens
+
+    def __enter__(self) -> "Reservation":
+        self.worker.running += 1
+        self.worker.prefill_tokens += self._prefill_tokens
+        return self
+
+    def prefilled(self) -> None:
+        """Its prompt is computed."""
+        self.worker.prefill_tokens -= self._prefill_tokens
+        self._prefill_tokens = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.prefilled()
+        self.worker.running -= 1
+
+
+class Cluster:
+    """All workers, by model and role. `update` is the registry watch's callback."""
+
+    def __init__(self, make_pool: Callable[[str], Pool], logger: logging.Logger) -> None:
+        self._make_pool = make_pool
+        self._log = logger
+        self._turn = 0
+        self.workers: dict[str, Worker] = {}
+        self._models: dict[str, dict[Role, list[Worker]]] = {}
+        self._placements: dict[str, str] = {}
+        self.models_seen: dict[str, float] = {}  # model -> when first seen, unix s; bounded
+
+    def update(self, records: dict[str, WorkerRecord]) -> None:
+        """The registry's new view. A worker is its incarnation: a new id means a new pool and no past."""
+        for worker_id in self.workers.keys() - records.keys():
+            worker = self.workers.pop(worker_id)
+            worker.gone = True
+            worker.pool.close()
+            self._log.info("worker %s (%s) is gone", worker.name, worker_id)
+        for worker_id, record in records.items():
+            known = self.workers.get(worker_id)
+            if known is None:
+                self.workers[worker_id] = Worker(record, self._make_pool(record.url))
+                self._log.info("worker %s (%s) is %s", record.name, worker_id, record.status)
+            elif known.record.url != record.url:
+                known.pool.close()
+                known.record, known.pool = record, self._make_pool(record.url)
+            else:
+                known.record = record
+            if record.model not in self.models_seen and len(self.models_seen) < 1024:
+                self.models_seen[record.model] = record.started_unix_s
+        self._models = {}
+        for worker in self.workers.values():
+            roles = self._models.setdefault(worker.record.model, {role: [] for role in Role})
+            if worker.ready:
+                roles[worker.record.role].append(worker)
+        self._placements = {
+            model: str(placement_of(role for role, workers in roles.items() for _ in workers))
+            for model, roles in self._models.items()
+        }
+
+    def report(self, load: WorkerLoad, now_s: float) -> None:
+        if worker := self.workers.get(load.worker_id):
+            worker.report(load, now_s)
+
+    def placement(self, model: str) -> str:
+        return self._placements.get(model, "0R")
+
+    def ready(self, model: str, role: Role, now_s: float, but: frozenset[str] = frozenset()) -> list[Worker]:
+        """The ready workers of a role, rotated so that equals share the load. Those that just failed are
+        left out, unless there are no others."""
+        found = self._models.get(model, {}).get(role, [])
+        if not found:
+            return []
+        self._turn += 1
+        at = self._turn % len(found)
+        found = [worker for worker in found[at:] + found[:at] if worker.id not in but]
+        return [worker for worker in found if not worker.resting(now_s)] or found
+
+    def by_model(self) -> Iterator[tuple[str, dict[Role, list[Worker]]]]:
+        """Each model that has a worker in any state, with its ready ones by role."""
+        yield from self._models.items()
+
+    def servable(self, model: str) -> bool:
+        """Whether a turn of this model can be served by any path."""
+        roles = self._models.get(model, {})
+        return bool(roles.get(Role.DECODE) or roles.get(Role.REPLICA))
+
+    def sweep(self, now_s: float) -> None:
+        for worker in self.workers.values():
+            worker.pool.sweep(now_s)
+
+    def close(self) -> None:
+        self.update({})
+
+
+def compatible(prefill: Worker, decode: Worker) -> bool:
+    """Whether D can pull from P."""
+    return prefill.record.kv_signature() == decode.record.kv_signature()

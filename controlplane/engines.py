@@ -1,0 +1,103 @@
+"""One leg of a turn on one engine: send, and judge what comes back."""
+
+import asyncio
+import logging
+
+import msgspec
+
+from controlplane import errors, handoff, metrics
+from controlplane.cluster import Worker
+from controlplane.handoff import Prefilled
+from controlplane.settings import FrontendSettings
+from controlplane.upstream import Connection, UpstreamError
+
+_RELEASE_S = 5.0
+_MAX_RELEASES = 64
+_ERROR_BYTES = 64 * 1024
+# What an engine says of the request itself; any other refusal is the engine's own trouble.
+_CLIENTS_FAULT = frozenset({400, 413, 422})
+
+
+class EngineFailedError(Exception):
+    """An engine did not do its leg, and another one may. `kind` is a bounded label."""
+
+    def __init__(self, worker: Worker, kind: str, message: str) -> None:
+        super().__init__(f"{worker.name}: {message}")
+        self.worker = worker
+        self.kind = kind
+
+
+class Engines:
+    """Sends the legs of all turns, and remembers which engines just failed."""
+
+    def __init__(self, settings: FrontendSettings, logger: logging.Logger) -> None:
+        self._settings = settings
+        self._log = logger
+        self._releases: set[asyncio.Task[None]] = set()
+
+    async def send(
+        self, worker: Worker, path: bytes, headers: bytes, body: bytes, first_byte_s: float
+    ) -> Connection:
+        """Until the answer's head is there with status 200; the caller closes the connection.
+
+        Raises EngineFailedError, or ApiError where the engine finds fault with the request.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            connection = await worker.pool.post(path, headers, body, first_byte_s, self._settings.idle_s)
+        except UpstreamError as error:
+            raise self.failed(worker, error) from None
+        if connection.status == 200:
+            worker.served()
+            return connection
+        try:
+            answer = await connection.read_all(_ERROR_BYTES)
+        except UpstreamError:
+            answer = b""
+        finally:
+            connection.close()
+        if connection.status in _CLIENTS_FAULT:
+            raise errors.of_engine(connection.status, answer)
+        worker.failed(loop.time())
+        self._log.warning("%s answered %d: %r", worker.name, connection.status, answer[:300])
+        raise EngineFailedError(worker, "status", f"answered with status {connection.status}")
+
+    def failed(self, worker: Worker, error: UpstreamError) -> EngineFailedError:
+        """Let the worker rest, and say so."""
+        worker.failed(asyncio.get_running_loop().time())
+        self._log.warning("%s: %s", worker.name, error)
+        return EngineFailedError(worker, error.kind, str(error))
+
+    async def prefill(self, worker: Worker, path: bytes, headers: bytes, body: bytes) -> Prefilled:
+        """The hop through P. Raises EngineFailedError or ApiError."""
+        connection = await self.send(worker, path, headers, body, self._settings.prefill_s)
+        try:
+            answer = await connection.read_all(self._settings.max_answer_bytes)
+            return handoff.read_prefilled(answer)
+        except UpstreamError as error:
+            raise self.failed(worker, error) from None
+        except msgspec.DecodeError as error:
+            raise EngineFailedError(worker, "protocol", f"its answer is no such JSON: {error}") from None
+        finally:
+            connection.close()
+
+    def release(self, decode: Worker, prefilled: Prefilled) -> None:
+        """Have P's blocks freed, in the background, after a turn that died before D was asked for it."""
+        if prefilled.kv is None:
+            return
+        if len(self._releases) >= _MAX_RELEASES:
+            metrics.RELEASED.labels("skipped").inc()
+            return
+        task = asyncio.create_task(self._release(decode, handoff.release_body(prefilled.kv)))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+
+    async def _release(self, decode: Worker, body: bytes) -> None:
+        try:
+            connection = await decode.pool.post(b"/v1/chat/completions", b"", body, _RELEASE_S, _RELEASE_S)
+        except UpstreamError:
+            metrics.RELEASED.labels("failed").inc()
+            return
+        status = connection.status
+        connection.abort()
+        metrics.RELEASED.labels("done" if status == 404 else "failed").inc()

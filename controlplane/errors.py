@@ -1,0 +1,76 @@
+"""Errors in OpenAI's shape."""
+
+from typing import Any
+
+import msgspec
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+
+
+class ApiError(Exception):
+    """What a client is told: an HTTP status and OpenAI's error object."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+    def event(self) -> bytes:
+        """The same as one server-sent event, for a stream that has begun."""
+        return b"data: " + self.body() + b"\n\n"
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        headers = [(b"content-type", b"application/json")]
+        if self.retry_after_s:
+            headers.append((b"retry-after", str(self.retry_after_s).encode()))
+        return headers
+
+
+def of_engine(status: int, body: bytes) -> ApiError:
+    """An engine's refusal as ours: its status and message, without its internals."""
+    message, param, code = "", None, None
+    try:
+        answer: Any = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        answer = None
+    if isinstance(answer, dict):
+        error = answer.get("error", answer)
+        if isinstance(error, dict):
+            message = str(error.get("message") or error.get("detail") or "")
+            param = error.get("param") if isinstance(error.get("param"), str) else None
+            code = error.get("code") if isinstance(error.get("code"), str) else None
+    if status == 400 and "context length" in message:
+        code = code or "context_length_exceeded"
+    return ApiError(
+        status, message or f"the engine refused the request with status {status}", param=param, code=code
+    )
+
+
+NO_WORKER = "no worker can serve this model at the moment"

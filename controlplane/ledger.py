@@ -1,0 +1,141 @@
+"""The end of a turn: session, metrics, record, span."""
+
+import time
+from collections import deque
+from typing import Any
+
+from controlplane import metrics
+from controlplane.cluster import Cluster
+from controlplane.features import FeatureReader
+from controlplane.history import History
+from controlplane.recorder import Recorder
+from controlplane.state import TurnState
+from ppd.core.names import Outcome, Path
+from ppd.core.records import TurnRecord
+
+_RECENT = 256
+
+
+class Ledger:
+    """Closes turns."""
+
+    def __init__(
+        self, cluster: Cluster, features: FeatureReader, history: History, recorder: Recorder, policy: str
+    ) -> None:
+        self._cluster = cluster
+        self._features = features
+        self._history = history
+        self._recorder = recorder
+        self._policy = policy
+        self.recent: deque[TurnRecord] = deque(maxlen=_RECENT)
+
+    def refused(self, status: int) -> None:
+        """A request that was no turn."""
+        metrics.REQUESTS.labels("none", "none", str(status)).inc()
+
+    def close(self, turn: TurnState, now_s: float) -> None:
+        self._history.finish(turn, now_s)
+        self._learn(turn)
+        record = self._record(turn, now_s)
+        self._count(turn, record)
+        self.recent.append(record)
+        if turn.placed:
+            self._recorder.add(record)
+        turn.spans.end(turn.status, _attributes(record))
+
+    def _learn(self, turn: TurnState) -> None:
+        usage = turn.usage
+        if usage is None or turn.outcome is not Outcome.OK:
+            return
+        self._features.outputs.observe(turn.request.model, usage.completion_tokens or 0)
+        self._features.tokens.learn(turn.request.model, turn.request.size_bytes, usage.prompt_tokens)
+
+    def _record(self, turn: TurnState, now_s: float) -> TurnRecord:
+        record = TurnRecord(
+            request_id=turn.request_id,
+            ended_unix_s=time.time(),
+            model=turn.request.model,
+            placement=self._cluster.placement(turn.request.model),
+            path=turn.path,
+            reason=turn.reason,
+            outcome=turn.outcome,
+            status=turn.status,
+            trace_id=turn.spans.trace_id,
+            session_id=turn.session.id if turn.session else "",
+            slo_class=turn.slo,
+            policy=self._policy,
+            queue_ms=turn.queued_s * 1e3,
+            prefill_ms=turn.prefill_s * 1e3,
+            e2e_ms=(now_s - turn.started_s) * 1e3,
+            retries=turn.retries,
+        )
+        if turn.placed:
+            self._add_plan(turn, record)
+        usage = turn.usage
+        if usage is not None:
+            record.n_prompt_tokens = usage.prompt_tokens
+            record.n_out_tokens = usage.completion_tokens or 0
+            record.cached_tokens_prefill = turn.prefill_cached
+            record.cached_tokens_decode = -1 if turn.handed_off else usage.cached_tokens
+        if turn.first_s:
+            record.ttft_ms = (turn.first_s - turn.started_s) * 1e3
+            if record.n_out_tokens > 1 and turn.request.stream:
+                record.tpot_ms = (turn.last_s - turn.first_s) * 1e3 / (record.n_out_tokens - 1)
+        return record
+
+    def _add_plan(self, turn: TurnState, record: TurnRecord) -> None:
+        plan, features = turn.plan, turn.conversation.turn
+        record.turn = features.turn
+        record.n_in_tokens = features.n_in
+        record.n_ctx_tokens = features.n_ctx
+        record.n_out_predicted_tokens = features.n_out
+        record.expected_cached_tokens = features.d_cached if plan.cached else 0
+        record.p_missing_tokens = features.n_ctx - features.p_cached
+        record.local_streak = features.local_streak
+        record.idle_s = features.idle_s
+        record.qps = features.qps
+        record.table_version = plan.decision.table_version
+        record.cell = plan.decision.cell
+        record.score = plan.decision.score
+        record.decode_worker = plan.decode.name
+        record.prefill_worker = turn.prefill_worker.name if turn.prefill_worker else ""
+        record.decode_running = plan.decode.running
+        record.prefill_queued_tokens = turn.prefill_worker.prefill_tokens if turn.prefill_worker else 0
+
+    def _count(self, turn: TurnState, record: TurnRecord) -> None:
+        path = record.path.value
+        metrics.REQUESTS.labels(path, record.reason.value, str(record.status)).inc()
+        metrics.E2E.labels(path).observe(record.e2e_ms / 1e3)
+        metrics.QUEUE.observe(turn.queued_s)
+        if record.ttft_ms:
+            metrics.TTFT.labels(path).observe(record.ttft_ms / 1e3)
+        if record.tpot_ms:
+            metrics.TPOT.labels(path).observe(record.tpot_ms / 1e3)
+        if turn.prefill_s:
+            metrics.PREFILL.observe(turn.prefill_s)
+        if record.outcome is Outcome.CANCELLED:
+            metrics.CANCELLED.labels("streaming" if turn.first_s else "waiting").inc()
+        cached = max(record.cached_tokens_decode, record.cached_tokens_prefill, 0)
+        metrics.TOKENS.labels("prompt").inc(record.n_prompt_tokens)
+        metrics.TOKENS.labels("cached").inc(cached)
+        metrics.TOKENS.labels("output").inc(record.n_out_tokens)
+        if record.path is Path.D_LOCAL and record.expected_cached_tokens and record.cached_tokens_decode >= 0:
+            held = record.cached_tokens_decode >= record.expected_cached_tokens // 2
+            metrics.CACHE.labels("held" if held else "lost").inc()
+            saved = record.cached_tokens_decode * turn.plan.decode.record.kv_bytes_per_token
+            metrics.KV_BYTES.labels("saved").inc(saved)
+
+
+def _attributes(record: TurnRecord) -> dict[str, Any]:
+    return {
+        "gen_ai.request.model": record.model,
+        "gen_ai.usage.input_tokens": record.n_prompt_tokens,
+        "gen_ai.usage.output_tokens": record.n_out_tokens,
+        "ppd.path": record.path.value,
+        "ppd.reason": record.reason.value,
+        "ppd.session": record.session_id,
+        "ppd.turn": record.turn,
+        "ppd.outcome": record.outcome.value,
+        "ppd.cached_tokens": max(record.cached_tokens_decode, record.cached_tokens_prefill),
+        "ppd.ttft_ms": record.ttft_ms,
+    }

@@ -1,0 +1,160 @@
+"""Bytes -> request: what the frontend needs of a body, checked once; the rest is the engine's business."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from controlplane import body as bodies
+from controlplane.errors import ApiError
+from ppd.core import identity
+from ppd.core.identity import Message
+from ppd.core.names import H_SESSION
+
+# Fields by which a client could reach into the hand-off or the engines' routing.
+INTERNAL_FIELDS = (
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "request_id",
+    "data_parallel_rank",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+)
+_MAX_ID_CHARS = 512
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class _Body(msgspec.Struct):
+    """The fields that are read, of both kinds of request."""
+
+    model: str = ""
+    messages: list[Message] | None = None
+    prompt: str | list[str] | list[int] | list[list[int]] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+    echo: bool | None = None
+    prompt_logprobs: int | bool | None = None
+    use_beam_search: bool | None = None
+    prompt_embeds: msgspec.Raw = msgspec.Raw()
+    tools: msgspec.Raw = msgspec.Raw()
+    cache_salt: str | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Body, strict=False)
+
+
+class Request:
+    """One turn as the client asked for it."""
+
+    __slots__ = (
+        "chat",
+        "explicit_id",
+        "fields",
+        "keys",
+        "limit_tokens",
+        "messages",
+        "model",
+        "n",
+        "one_engine",
+        "size_bytes",
+        "stream",
+        "wants_usage",
+    )
+
+    def __init__(self, data: bytes, chat: bool, headers: Mapping[bytes, bytes]) -> None:
+        """Raises ApiError."""
+        try:
+            self.fields = bodies.split(data)
+            parsed = _decoder.decode(data)
+        except msgspec.ValidationError as error:
+            raise ApiError(400, _explain(error), param=_param(error)) from None
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise ApiError(400, f"the body is not valid JSON: {error}") from None
+        except RecursionError:
+            raise ApiError(400, "the body is nested too deeply") from None
+        if not parsed.model:
+            raise ApiError(400, "you must provide a model parameter", param="model")
+        self.size_bytes = len(data)
+        self.chat = chat
+        self.model = parsed.model
+        self.n = parsed.n or 1
+        self.stream = bool(parsed.stream)
+        self.wants_usage = bool(parsed.stream_options and parsed.stream_options.include_usage)
+        self.limit_tokens = parsed.max_completion_tokens or parsed.max_tokens
+        self.messages = _messages(parsed, chat)
+        self.one_engine = _one_engine(parsed)
+        for name in INTERNAL_FIELDS:
+            self.fields.pop(name, None)
+        self.explicit_id = _explicit_id(parsed, headers)
+        scope = f"{parsed.cache_salt or ''}\n{parsed.user or ''}\n{self.explicit_id}"
+        self.keys = identity.history_keys(
+            self.messages, identity.seed(self.model, bytes(parsed.tools), scope)
+        )
+
+
+def _messages(parsed: _Body, chat: bool) -> list[Message]:
+    """The history; a plain prompt is cut into blocks, so that a longer one is seen to extend it."""
+    if chat:
+        if not parsed.messages:
+            raise ApiError(400, "you must provide at least one message", param="messages")
+        return parsed.messages
+    if parsed.prompt is None and not parsed.prompt_embeds:
+        raise ApiError(400, "you must provide a prompt", param="prompt")
+    return []
+
+
+def _one_engine(parsed: _Body) -> bool:
+    """Whether the turn cannot be handed from P to D: D lacks the prompt's hidden states (echo,
+    prompt_logprobs), or the hand-off serves a single sequence only."""
+    several_prompts = isinstance(parsed.prompt, list) and not all(
+        isinstance(part, int) for part in parsed.prompt
+    )
+    return bool(
+        (parsed.n or 1) > 1
+        or (parsed.best_of or 1) > 1
+        or parsed.echo
+        or parsed.use_beam_search
+        or (parsed.prompt_logprobs is not None and parsed.prompt_logprobs is not False)
+        or parsed.prompt_embeds
+        or several_prompts
+    )
+
+
+def _explicit_id(parsed: _Body, headers: Mapping[bytes, bytes]) -> str:
+    conversation = parsed.conversation
+    if isinstance(conversation, dict):
+        conversation = str(conversation.get("id") or "")
+    found = (
+        headers.get(H_SESSION.encode(), b"").decode("latin-1")
+        or conversation
+        or parsed.prompt_cache_key
+        or ""
+    )
+    if len(found) > _MAX_ID_CHARS:
+        raise ApiError(400, f"a conversation's id may have at most {_MAX_ID_CHARS} characters")
+    return found
+
+
+def _param(error: Exception) -> str | None:
+    """The field of msgspec's `... - at `$.messages[0].role``."""
+    text = str(error)
+    at = text.rfind("`$.")
+    return text[at + 3 :].rstrip("`") if at >= 0 else None
+
+
+def _explain(error: Exception) -> str:
+    param = _param(error)
+    what = str(error).split(" - at ")[0]
+    return f"{param}: {what}" if param else f"the body is no such request: {what}"

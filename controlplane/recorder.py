@@ -1,0 +1,83 @@
+"""Turn records on their way to JetStream: a bounded buffer, oldest dropped first, sent in batches."""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+
+from controlplane import metrics
+from ppd.core import names
+from ppd.core.records import TurnRecord, encode
+from ppd.runtime.bus import Bus
+
+_BATCH = 256
+_PAUSE_S = 0.05
+STREAM_AGE_S = 7 * 24 * 3600
+STREAM_BYTES = 1 << 30
+
+
+class Recorder:
+    """Keeps records while NATS is away; each is acknowledged by JetStream or sent again."""
+
+    def __init__(self, bus: Bus, namespace: str, max_records: int, logger: logging.Logger) -> None:
+        self._bus = bus
+        self._namespace = namespace
+        self._log = logger
+        self._pending: deque[TurnRecord] = deque()
+        self._max = max_records
+        self._filled = asyncio.Event()
+        self._empty = asyncio.Event()
+
+    def add(self, record: TurnRecord) -> None:
+        if len(self._pending) >= self._max:
+            self._pending.popleft()
+            metrics.RECORDS.labels("dropped").inc()
+        self._pending.append(record)
+        self._filled.set()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    async def run(self) -> None:
+        """For a Supervisor: raises on an outage; what was not acknowledged is kept."""
+        await self._bus.connect()
+        await self._bus.ensure_stream(
+            names.stream_name(names.TURNS_STREAM, self._namespace),
+            [names.turns_subject(self._namespace, "") + ">"],
+            max_age_s=STREAM_AGE_S,
+            max_bytes=STREAM_BYTES,
+        )
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            while self._pending:
+                await self._send()
+            self._empty.set()
+            await asyncio.sleep(_PAUSE_S)
+
+    async def drain(self, deadline_s: float) -> None:
+        """Wait, for so long at most, until all is sent."""
+        if self._pending and self._bus.connected:
+            self._empty.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), deadline_s)
+
+    async def _send(self) -> None:
+        """One batch; its records leave the buffer once they are acknowledged. The message id makes JetStream
+        drop what an unacknowledged try had brought already."""
+        batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
+        results = await asyncio.gather(*(self._publish(record) for record in batch), return_exceptions=True)
+        failed = [
+            record for record, result in zip(batch, results, strict=True) if isinstance(result, BaseException)
+        ]
+        metrics.RECORDS.labels("sent").inc(len(batch) - len(failed))
+        if failed:
+            room = max(0, self._max - len(self._pending))
+            self._pending.extendleft(reversed(failed[len(failed) - min(room, len(failed)) :]))
+            metrics.RECORDS.labels("dropped").inc(max(0, len(failed) - room))
+            self._filled.set()
+            raise next(result for result in results if isinstance(result, BaseException))
+
+    async def _publish(self, record: TurnRecord) -> None:
+        subject = names.turns_subject(self._namespace, record.model)
+        await self._bus.js.publish(subject, encode(record), headers={"Nats-Msg-Id": record.request_id})

@@ -1,0 +1,179 @@
+"""Decide and place: features -> a path, why, and the workers that take it."""
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from controlplane.cluster import Cluster, Worker, compatible
+from controlplane.errors import NO_WORKER, ApiError
+from controlplane.features import Conversation
+from controlplane.parse import Request
+from controlplane.tables import Tables
+from ppd.core import place
+from ppd.core.decision import Decision, Policy, View, WorkerView
+from ppd.core.names import Path, Reason, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a turn will do."""
+
+    decision: Decision
+    path: Path
+    reason: Reason
+    prefill: Worker | None  # None where the turn runs whole on one engine
+    decode: Worker
+    cached: bool  # the session's own D was kept, so its cache counts
+
+
+class Router:
+    """Chooses for each turn, in memory alone."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, tables: Tables, stale_s: float) -> None:
+        self.cluster = cluster
+        self.policy = policy
+        self.tables = tables
+        self._stale_s = stale_s
+
+    def plan(
+        self,
+        request: Request,
+        conversation: Conversation,
+        slo: str,
+        now_s: float,
+        failed: frozenset[str] = frozenset(),
+        force: Path | None = None,
+    ) -> Plan:
+        """`failed`: workers that this turn tried already. Raises ApiError (503) where nobody can serve it."""
+        choice = _Choice(self, request, conversation, now_s, failed)
+        decode, replica = choice.decode, choice.replica
+        decision = self._decide(choice, slo, force)
+        path, reason = decision.path, decision.reason
+        if replica is not None and (decode is None or path is Path.REPLICA):
+            reason = reason if path is Path.REPLICA else Reason.NO_DECODE
+            return Plan(decision, Path.REPLICA, reason, None, replica, replica is choice.home)
+        if decode is None:
+            raise ApiError(503, NO_WORKER, retry_after_s=1)
+        return self._on_decode(decision, choice, decode)
+
+    @staticmethod
+    def _on_decode(decision: Decision, choice: "_Choice", decode: Worker) -> Plan:
+        path, reason, prefill = decision.path, decision.reason, choice.prefill
+        if path in (Path.REPLICA, Path.D_LOCAL):
+            path, prefill = Path.D_LOCAL, None
+        elif prefill is None:
+            path, reason = Path.D_LOCAL, Reason.NO_PREFILL
+        return Plan(decision, path, reason, prefill, decode, decode is choice.home)
+
+    def _decide(self, choice: "_Choice", slo: str, force: Path | None) -> Decision:
+        if force is not None:
+            return Decision(force, Reason.FORCED)
+        if choice.request.one_engine:
+            whole = Path.REPLICA if choice.replica and choice.home is not choice.decode else Path.D_LOCAL
+            return Decision(whole, Reason.ONE_ENGINE)
+        if choice.home is not None and choice.home is choice.replica:
+            return Decision(Path.REPLICA, Reason.BOUND)
+        if choice.home is None and choice.prefers_replica():
+            return Decision(Path.REPLICA, Reason.FIRST_TURN if choice.turn.turn <= 1 else Reason.NOT_CACHED)
+        model = choice.request.model
+        table = self.tables.table(model, self.cluster.placement(model))
+        decision = self.policy.decide(choice.turn, choice.view(), table, self.tables.weights(table, slo))
+        if decision.reason is Reason.NOT_CACHED and choice.escape is not None:
+            return replace(decision, reason=choice.escape)
+        return decision
+
+    def another_prefill(
+        self, plan: Plan, request: Request, now_s: float, failed: frozenset[str]
+    ) -> Worker | None:
+        """A P that was not tried yet and that this plan's D can pull from."""
+        found = self.cluster.ready(request.model, Role.PREFILL, now_s, failed)
+        views = {each.id: each for each in found if compatible(each, plan.decode)}
+        best = place.pick_prefill((each.view(now_s, self._stale_s) for each in views.values()), 0, {})
+        return views[best.worker_id] if best else None
+
+    def another_decode(self, model: str, but: Worker, now_s: float) -> Worker | None:
+        """A D that can pull from the same P as `but`."""
+        found = self.cluster.ready(model, Role.DECODE, now_s, frozenset({but.id}))
+        return next((each for each in found if compatible(each, but)), None)
+
+    def can_serve(self, model: str, failed: frozenset[str], now_s: float) -> bool:
+        """Whether an engine is left that did not fail this turn."""
+        return any(self.cluster.ready(model, role, now_s, failed) for role in (Role.DECODE, Role.REPLICA))
+
+
+class _Choice:
+    """The workers that placement would use for one turn."""
+
+    def __init__(
+        self,
+        router: Router,
+        request: Request,
+        conversation: Conversation,
+        now_s: float,
+        failed: frozenset[str],
+    ) -> None:
+        cluster = router.cluster
+        self.request = request
+        self.turn = conversation.turn
+        self.escape: Reason | None = None
+        self._views: dict[str, WorkerView] = {}
+        decodes = cluster.ready(request.model, Role.DECODE, now_s, failed)
+        replicas = cluster.ready(request.model, Role.REPLICA, now_s, failed)
+        self.engines = decodes + replicas
+        self._views = {each.id: each.view(now_s, router._stale_s) for each in self.engines}
+        self.home = self._home(conversation)
+        self.decode = self.home if self.home in decodes else self._least(decodes)
+        self.replica = self.home if self.home in replicas else self._least(replicas)
+        self.prefill = self._prefill(cluster, router._stale_s, conversation, now_s, failed)
+        if conversation.match is not None and self.home is None:
+            self.escape = self.escape or Reason.SESSION_MOVED
+            self.turn = replace(self.turn, d_cached=0)
+
+    def _home(self, conversation: Conversation) -> Worker | None:
+        """The engine that the conversation lives on, if it can take this turn."""
+        session = conversation.session
+        if session is None or not session.decode_worker:
+            return None
+        home = next((each for each in self.engines if each.id == session.decode_worker), None)
+        if home is not None and place.saturated(self._views[home.id], self._views.values()):
+            self.escape = Reason.OVERLOAD_ESCAPE
+            return None
+        return home
+
+    def _least(self, workers: list[Worker]) -> Worker | None:
+        best = place.pick_decode([self._views[each.id] for each in workers])
+        return next(each for each in workers if each.id == best.worker_id) if best else None
+
+    def _prefill(
+        self,
+        cluster: Cluster,
+        stale_s: float,
+        conversation: Conversation,
+        now_s: float,
+        failed: frozenset[str],
+    ) -> Worker | None:
+        decode = self.decode
+        if decode is None:
+            return None
+        found = cluster.ready(self.request.model, Role.PREFILL, now_s, failed)
+        fitting = {each.id: each for each in found if compatible(each, decode)}
+        views = [each.view(now_s, stale_s) for each in fitting.values()]
+        self._views.update((view.worker_id, view) for view in views)
+        session = conversation.session
+        cached = {session.prefill_worker: self.turn.p_cached} if session else {}
+        best = place.pick_prefill(views, self.turn.prompt, cached)
+        return fitting[best.worker_id] if best else None
+
+    def prefers_replica(self) -> bool:
+        """Of the engines that could become this conversation's home, a replica is the least loaded."""
+        if self.replica is None or self.decode is None or self.prefill is None:
+            return self.decode is None
+        best = place.pick_decode([self._views[self.decode.id], self._views[self.replica.id]])
+        return best is not None and best.worker_id == self.replica.id
+
+    def view(self) -> View:
+        return View(
+            prefill=self._views[self.prefill.id] if self.prefill else None,
+            decode=self._views[self.decode.id] if self.decode else None,
+            replica=self._views[self.replica.id] if self.replica else None,
+        )

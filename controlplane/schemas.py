@@ -1,0 +1,107 @@
+"""The documented schemas of the two hot endpoints, which bare ASGI handlers serve, not FastAPI's routing."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Open(BaseModel):
+    """Further fields pass through to the engine."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class StreamOptions(_Open):
+    include_usage: bool | None = Field(None, description="send a last chunk with usage and no choices")
+
+
+class Message(_Open):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class _Common(_Open):
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    n: int | None = Field(None, ge=1)
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    logit_bias: dict[str, float] | None = None
+    user: str | None = Field(None, description="keeps conversations of different users apart")
+    prompt_cache_key: str | None = Field(None, description="names the conversation")
+
+
+class ChatRequest(_Common):
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+class CompletionRequest(_Common):
+    prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: int | None = None
+    echo: bool | None = None
+
+
+class Error(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorAnswer(BaseModel):
+    error: Error
+
+
+class Usage(_Open):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Answer(_Open):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    usage: Usage | None = None
+
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer} for status in (400, 404, 408, 413, 415, 429, 500, 502, 503)
+}
+
+
+def document(app: FastAPI) -> None:
+    """Put both endpoints into the OpenAPI document. They are served before FastAPI sees them."""
+
+    async def served_before(body: Any) -> None:
+        raise AssertionError("a bare ASGI handler serves this path")
+
+    for path, model in (("/v1/chat/completions", ChatRequest), ("/v1/completions", CompletionRequest)):
+        app.post(path, tags=["openai"], response_model=Answer, responses=_ERRORS)(
+            _typed(served_before, model)
+        )
+
+
+def _typed(handler: Any, model: type[BaseModel]) -> Any:
+    async def endpoint(body: Any) -> None:
+        await handler(body)
+
+    endpoint.__annotations__ = {"body": model, "return": None}
+    endpoint.__name__ = model.__name__
+    return endpoint

@@ -1,0 +1,44 @@
+"""The frontend's settings."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ppd.core.decision import DEFAULT_SLO
+from ppd.core.policies import DEFAULT
+from ppd.runtime.settings import CommaList, Secret, ServiceSettings, secret
+
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class FrontendSettings(ServiceSettings):
+    """Flags of `ppd frontend`."""
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on")
+    policy: str = Field(DEFAULT, description="the rule that chooses a later turn's path")
+    slo: str = Field(DEFAULT_SLO, description="SLO class of requests that name none")
+    tokenizer: CommaList = Field(
+        [], description="MODEL=FOLDER, comma-separated: counts new tokens exactly; else they are estimated"
+    )
+
+    connect_s: Seconds = Field(2.0, description="deadline for a connection to an engine")
+    prefill_s: Seconds = Field(30.0, description="deadline for P's answer, queueing included")
+    first_byte_s: Seconds = Field(120.0, description="deadline for D's first byte")
+    idle_s: Seconds = Field(60.0, description="longest gap between two bytes of an engine's answer")
+    body_s: Seconds = Field(30.0, description="deadline for a request's body to arrive")
+    shutdown_s: Seconds = Field(30.0, description="how long running streams may take to end on SIGTERM")
+
+    max_body_bytes: Count = Field(16 << 20, description="largest request body")
+    max_answer_bytes: Count = Field(64 << 20, description="largest answer that is not streamed")
+    max_running: Count = Field(4096, description="turns served at once")
+    max_queued: Count = Field(1024, description="turns that may wait for one of those; more get 429")
+    queue_s: Seconds = Field(10.0, description="longest wait in that queue before 429")
+    max_sessions: Count = Field(100_000, description="conversations remembered")
+    session_ttl_s: Seconds = Field(3600.0, description="a conversation is forgotten when idle for so long")
+    max_records: Count = Field(10_000, description="turn records kept while NATS is away")
+    load_stale_s: Seconds = Field(2.0, description="a load report older than this is not trusted")
+
+    admin_key: Secret = secret("key for the admin endpoints and for forcing a path; empty: both are off")
+    engine_key: Secret = secret("bearer token that the engines ask for")

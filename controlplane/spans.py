@@ -1,0 +1,63 @@
+"""The spans of a turn. Where tracing is off, nothing is made."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from ppd.runtime.tracing import traceparent
+
+_propagator = TraceContextTextMapPropagator()
+_OFF: Span = NonRecordingSpan(trace.INVALID_SPAN_CONTEXT)
+
+
+class Spans:
+    """One turn's trace: a server span, and the legs under it."""
+
+    def __init__(self, tracer: Tracer | None, headers: Mapping[bytes, bytes], path: str) -> None:
+        self._tracer = tracer
+        self._from_client = headers.get(b"traceparent", b"").decode("latin-1")
+        self.server = _OFF
+        if tracer is not None:
+            carrier = {
+                name: headers.get(name.encode(), b"").decode("latin-1")
+                for name in ("traceparent", "tracestate")
+            }
+            context = _propagator.extract(carrier) if carrier["traceparent"] else None
+            self.server = tracer.start_span(f"POST {path}", context=context, kind=SpanKind.SERVER)
+
+    @property
+    def trace_id(self) -> str:
+        context = self.server.get_span_context()
+        return f"{context.trace_id:032x}" if context.is_valid else ""
+
+    @contextmanager
+    def leg(self, name: str, attributes: dict[str, Any] | None = None) -> Iterator[Span]:
+        """A child of the server span; an exception marks it as failed."""
+        if self._tracer is None:
+            yield _OFF
+            return
+        context = trace.set_span_in_context(self.server)
+        span = self._tracer.start_span(name, context=context, attributes=attributes)
+        try:
+            yield span
+        except BaseException as error:
+            span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+            raise
+        finally:
+            span.end()
+
+    def parent_of(self, span: Span) -> str:
+        """The `traceparent` that an engine gets: under `span`, or the client's own where we do not trace."""
+        return traceparent(span) or self._from_client
+
+    def end(self, status: int, attributes: dict[str, Any]) -> None:
+        if self._tracer is None:
+            return
+        self.server.set_attributes({"http.response.status_code": status, **attributes})
+        if status >= 500:
+            self.server.set_status(Status(StatusCode.ERROR))
+        self.server.end()

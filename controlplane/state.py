@@ -1,0 +1,168 @@
+"""One turn while it is served: what was decided, and what was seen."""
+
+from typing import Any
+
+from opentelemetry.trace import Span
+
+from controlplane.client import Client, Headers
+from controlplane.cluster import Worker
+from controlplane.features import Conversation
+from controlplane.handoff import Prefilled, Usage
+from controlplane.parse import Request
+from controlplane.route import Plan
+from controlplane.spans import Spans
+from controlplane.stream import Seen
+from ppd.core.names import (
+    H_DECODE,
+    H_PREFILL,
+    H_REASON,
+    H_REQUEST_ID,
+    H_ROUTE,
+    H_TRACE_ID,
+    Outcome,
+    Path,
+    Reason,
+)
+from ppd.core.sessions import Session
+
+_ROUTE = H_ROUTE.encode()
+_REASON = H_REASON.encode()
+_PREFILL = H_PREFILL.encode()
+_DECODE = H_DECODE.encode()
+_REQUEST_ID = H_REQUEST_ID.encode()
+_TRACE_ID = H_TRACE_ID.encode()
+
+
+class TurnState:
+    """Filled step by step; the ledger reads it at the end."""
+
+    def __init__(
+        self,
+        request: Request,
+        client: Client,
+        spans: Spans,
+        request_id: str,
+        shown_id: bytes,
+        started_s: float,
+        force: Path | None,
+    ) -> None:
+        self.request = request
+        self.client = client
+        self.spans = spans
+        self.request_id = request_id
+        self.shown_id = shown_id
+        self.started_s = started_s
+        self.force = force
+        self.slo = ""
+        self.queued_s = 0.0
+        self.placed = False  # once true, `conversation` and `plan` are there
+        self.conversation: Conversation
+        self.plan: Plan
+        self.session: Session | None = None  # the one that this turn belongs to, new or known
+        self.moved: Reason | None = None
+        self.path = Path.P_D
+        self.reason = Reason.FIRST_TURN
+        self.prefill_worker: Worker | None = None
+        self.prefill_s = 0.0
+        self.prefill_cached = -1
+        self.handed_off = False
+        self.retries = 0
+        self.first_s = 0.0
+        self.last_s = 0.0
+        self.answer: Seen | None = None
+        self.outcome = Outcome.OK
+        self.status = 200
+
+    @property
+    def engine_path(self) -> bytes:
+        return self.client.path.encode()
+
+    def engine_headers(self, span: Span, leg: str) -> bytes:
+        """Header lines for an engine: the id of this leg, and the trace that its spans belong to."""
+        lines = f"x-request-id: {self.request_id}-{leg}{self.retries}\r\n"
+        if parent := self.spans.parent_of(span):
+            lines += f"traceparent: {parent}\r\n"
+        return lines.encode()
+
+    # --- what happens, in order ---
+
+    def place(self, plan: Plan) -> None:
+        self.plan = plan
+        self.placed = True
+        self.path = plan.path
+        self.reason = self.moved or plan.reason
+        self.prefill_worker, self.prefill_cached, self.handed_off = None, -1, False
+
+    def prefilled(self, answer: Prefilled, seconds: float) -> None:
+        self.prefill_s = seconds
+        self.prefill_cached = answer.cached_tokens
+        self.handed_off = answer.kv is not None
+
+    def prefill_failed(self) -> None:
+        self.path, self.reason = Path.D_LOCAL, Reason.PREFILL_FAILED
+        self.prefill_worker = None
+
+    def answered_by_prefill(self) -> None:
+        self.reason = Reason.PREFILL_ANSWERED
+
+    def first_token(self, now_s: float) -> None:
+        self.first_s = now_s
+
+    def seen(self, answer: Seen, now_s: float) -> None:
+        self.answer = answer
+        self.last_s = now_s
+
+    def failed(self, status: int) -> None:
+        self.outcome, self.status = Outcome.ERROR, status
+
+    def cancelled(self) -> None:
+        self.outcome, self.status = Outcome.CANCELLED, 499
+
+    # --- what is told ---
+
+    @property
+    def reported_cached(self) -> int | None:
+        """What usage says was cached before the turn: P's figure after a hand-off, since D counts what it
+        pulled; None = D's own figure."""
+        return self.prefill_cached if self.handed_off else None
+
+    @property
+    def usage(self) -> Usage | None:
+        return self.answer.usage if self.answer else None
+
+    @property
+    def decode_worker(self) -> Worker | None:
+        if not self.placed or self.reason is Reason.PREFILL_ANSWERED:
+            return None
+        return self.plan.decode
+
+    def headers(self) -> Headers:
+        """The answer headers; no addresses, only names."""
+        headers = [(_REQUEST_ID, self.shown_id)]
+        if self.placed:
+            headers += [(_ROUTE, self.path.value.encode()), (_REASON, self.reason.value.encode())]
+            if self.prefill_worker is not None:
+                headers.append((_PREFILL, self.prefill_worker.name.encode()))
+            if (decode := self.decode_worker) is not None:
+                headers.append((_DECODE, decode.name.encode()))
+        if trace_id := self.spans.trace_id:
+            headers.append((_TRACE_ID, trace_id.encode()))
+        return headers
+
+    def route_attributes(self) -> dict[str, Any]:
+        turn, decision = self.conversation.turn, self.plan.decision
+        return {
+            "ppd.path": self.path.value,
+            "ppd.reason": self.reason.value,
+            "ppd.turn": turn.turn,
+            "ppd.n_ctx": turn.n_ctx,
+            "ppd.n_in": turn.n_in,
+            "ppd.n_out_predicted": turn.n_out,
+            "ppd.qps": turn.qps,
+            "ppd.cell": decision.cell,
+            "ppd.table_version": decision.table_version,
+            "ppd.score": decision.score,
+            "ppd.slo_class": self.slo,
+            "ppd.prefill_worker": self.plan.prefill.name if self.plan.prefill else "",
+            "ppd.decode_worker": self.plan.decode.name,
+        }

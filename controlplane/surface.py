@@ -1,0 +1,213 @@
+"""The FastAPI surface: models, health, metrics, the OpenAPI document, and what an operator asks."""
+
+import secrets
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+
+from controlplane.cluster import Cluster
+from controlplane.errors import ApiError
+from controlplane.ledger import Ledger
+from controlplane.schemas import document
+from controlplane.settings import FrontendSettings
+from controlplane.tables import Tables
+from ppd.core.names import Role
+from ppd.core.records import encode
+from ppd.core.sessions import SessionStore
+from ppd.runtime.bus import Bus
+from ppd.runtime.registry import WorkerWatch
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the surface shows."""
+
+    settings: FrontendSettings
+    cluster: Cluster
+    watch: WorkerWatch
+    bus: Bus
+    tables: Tables
+    sessions: SessionStore
+    ledger: Ledger
+
+
+def build(parts: Parts) -> FastAPI:
+    app = FastAPI(title="PPD frontend", version=version("ppd"), docs_url=None, redoc_url=None)
+    document(app)
+    _errors(app)
+    _public(app, parts)
+    _admin(app, parts)
+    return app
+
+
+def _errors(app: FastAPI) -> None:
+    def shaped(error: ApiError) -> Response:
+        headers = {name.decode(): value.decode() for name, value in error.headers()}
+        return Response(error.body(), error.status, headers)
+
+    async def api(_: Request, error: Any) -> Response:
+        return shaped(error)
+
+    async def http(_: Request, error: Any) -> Response:
+        return shaped(ApiError(error.status_code, str(error.detail)))
+
+    async def invalid(_: Request, error: Any) -> Response:
+        return shaped(ApiError(400, str(error.errors()[0].get("msg", "invalid request"))))
+
+    app.add_exception_handler(ApiError, api)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, invalid)
+
+
+def _public(app: FastAPI, parts: Parts) -> None:
+    @app.get("/v1/models", tags=["openai"])
+    async def models() -> dict[str, Any]:
+        """The models that can be served now."""
+        data = [_model(parts, name) for name, _ in parts.cluster.by_model() if parts.cluster.servable(name)]
+        return {"object": "list", "data": data}
+
+    @app.get("/v1/models/{model:path}", tags=["openai"])
+    async def model(model: str) -> dict[str, Any]:
+        """One model."""
+        if not parts.cluster.servable(model):
+            raise ApiError(404, f"The model `{model}` does not exist.", param="model", code="model_not_found")
+        return _model(parts, model)
+
+    @app.get("/live", tags=["health"])
+    async def live() -> dict[str, str]:
+        """This process runs."""
+        return {"status": "live"}
+
+    @app.get("/ready", tags=["health"])
+    async def ready() -> JSONResponse:
+        """At least one model can be served."""
+        health = _health(parts)
+        return JSONResponse({"status": health["status"]}, 200 if health["ready"] else 503)
+
+    @app.get("/health", tags=["health"])
+    async def health() -> JSONResponse:
+        """What can be served, and what is missing."""
+        state = _health(parts)
+        return JSONResponse(state, 200 if state["ready"] else 503)
+
+    @app.get("/metrics", tags=["health"])
+    async def metrics() -> Response:
+        """Prometheus metrics."""
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _model(parts: Parts, name: str) -> dict[str, Any]:
+    lengths = [
+        worker.record.max_model_len_tokens
+        for worker in parts.cluster.workers.values()
+        if worker.record.model == name and worker.record.max_model_len_tokens
+    ]
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(parts.cluster.models_seen.get(name) or time.time()),
+        "owned_by": "ppd",
+        "max_model_len": min(lengths, default=None),
+    }
+
+
+def _health(parts: Parts) -> dict[str, Any]:
+    models: dict[str, Any] = {}
+    for name, roles in parts.cluster.by_model():
+        counts = {role.value: len(workers) for role, workers in roles.items()}
+        missing = [role.value for role in (Role.PREFILL, Role.DECODE) if not roles[role]]
+        if roles[Role.REPLICA] and len(missing) == 2:
+            missing = []
+        models[name] = {
+            "servable": parts.cluster.servable(name),
+            "placement": parts.cluster.placement(name),
+            "ready": counts,
+            "missing": missing,
+            "table_version": table.version
+            if (table := parts.tables.table(name, parts.cluster.placement(name)))
+            else None,
+        }
+    servable = any(model["servable"] for model in models.values())
+    outages = [
+        what for what, up in (("etcd", parts.watch.connected), ("nats", parts.bus.connected)) if not up
+    ]
+    whole = servable and not outages and not any(model["missing"] for model in models.values())
+    return {
+        "status": "ok" if whole else "degraded" if servable else "unavailable",
+        "ready": servable,
+        "models": models,
+        "etcd": "connected" if parts.watch.connected else "away",
+        "nats": "connected" if parts.bus.connected else "away",
+        "sessions": len(parts.sessions),
+        "why": _why(models, outages),
+    }
+
+
+def _why(models: dict[str, Any], outages: list[str]) -> list[str]:
+    reasons = [f"{name} is away; the last known view serves on" for name in outages]
+    if not models:
+        reasons.append("no worker is registered")
+    for name, model in models.items():
+        if model["missing"]:
+            reasons.append(f"{name}: no {' and no '.join(model['missing'])} worker is ready")
+    return reasons
+
+
+def _admin(app: FastAPI, parts: Parts) -> None:
+    key = parts.settings.admin_key
+
+    async def allowed(x_ppd_admin_key: Annotated[str, Header()] = "") -> None:
+        if not key or not secrets.compare_digest(x_ppd_admin_key.encode(), key.encode()):
+            raise ApiError(403, "this needs the admin key")
+
+    guard = [Depends(allowed)]
+
+    @app.get("/admin/workers", tags=["admin"], dependencies=guard)
+    async def workers() -> list[dict[str, Any]]:
+        """Every worker, with this frontend's own load on it."""
+        return [
+            {
+                "worker_id": worker.id,
+                "name": worker.name,
+                "role": worker.record.role,
+                "model": worker.record.model,
+                "status": worker.record.status,
+                "running": worker.running,
+                "prefill_tokens": worker.prefill_tokens,
+            }
+            for worker in parts.cluster.workers.values()
+        ]
+
+    @app.get("/admin/sessions", tags=["admin"], dependencies=guard)
+    async def sessions(limit: int = 100) -> dict[str, Any]:
+        """The sessions used last."""
+        newest = parts.sessions.newest(max(0, min(limit, 1000)))
+        return {
+            "total": len(parts.sessions),
+            "sessions": [
+                {
+                    "session_id": session.id,
+                    "turn": session.turn,
+                    "decode_worker": session.decode_worker,
+                    "prefill_worker": session.prefill_worker,
+                    "path": session.last_path,
+                    "tokens": session.marks[-1].total_tokens if session.marks else 0,
+                }
+                for session in newest
+            ],
+        }
+
+    @app.get("/admin/turns", tags=["admin"], dependencies=guard)
+    async def turns(limit: int = 50) -> Response:
+        """The turns of late, the newest first."""
+        newest = list(parts.ledger.recent)[::-1][: max(0, limit)]
+        return Response(
+            b"[" + b",".join(encode(each) for each in newest) + b"]", media_type="application/json"
+        )

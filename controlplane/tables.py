@@ -1,0 +1,49 @@
+"""The PPD tables that the planner published, as last known."""
+
+import logging
+
+from ppd.core.decision import Weights
+from ppd.core.names import table_key
+from ppd.core.records import BadRecordError, TableSnapshot, decode
+from ppd.core.table import Table, TableError
+
+_MAX_TABLES = 256
+
+
+class Tables:
+    """Tables by model and placement. A snapshot that cannot be trusted leaves the last good one in place."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._log = logger
+        self._tables: dict[str, Table] = {}
+
+    def update(self, key: str, value: bytes) -> None:
+        """A new value of the bucket."""
+        try:
+            table = Table(decode(value, TableSnapshot))
+        except (BadRecordError, TableError) as error:
+            self._log.warning("refusing the table at %s: %s", key, error)
+            return
+        known = self._tables.get(key)
+        if table_key(table.model, table.placement) != key:
+            self._log.warning(
+                "refusing the table at %s: it is for %s on %s", key, table.model, table.placement
+            )
+        elif known is not None and table.version < known.version:
+            self._log.warning(
+                "refusing table %s at version %d: %d is in use", key, table.version, known.version
+            )
+        elif known is not None or len(self._tables) < _MAX_TABLES:
+            self._tables[key] = table
+            self._log.info("table %s is at version %d (%s)", key, table.version, table.snapshot.source)
+
+    def table(self, model: str, placement: str) -> Table | None:
+        return self._tables.get(table_key(model, placement))
+
+    def weights(self, table: Table | None, slo: str) -> Weights:
+        """A class's weights from the table that serves; balanced where it does not name the class."""
+        pair = table.snapshot.weights.get(slo) if table is not None else None
+        return Weights(*pair) if pair else Weights()
+
+    def all(self) -> dict[str, Table]:
+        return dict(self._tables)

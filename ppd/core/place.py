@@ -1,0 +1,42 @@
+"""Which worker takes a turn: pure, and shared by the frontend and the simulator.
+
+Callers rotate the candidates from turn to turn, so that equals share the load; the first of equals wins.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ppd.core.decision import WorkerView
+
+_FULL_KV_USE = 0.95
+_ROOMY_KV_USE = 0.8
+_LONG_QUEUE = 4  # requests waiting beside a full batch
+
+
+def pick_prefill(
+    workers: Iterable[WorkerView], prompt_tokens: int, cached_tokens: Mapping[str, int]
+) -> WorkerView | None:
+    """The P that would be through with this prompt first: least outstanding prefill tokens, its own
+    uncached part included. `cached_tokens`: of this prompt, what each P is thought to hold."""
+
+    def outstanding(worker: WorkerView) -> int:
+        return worker.queued_prefill_tokens + max(0, prompt_tokens - cached_tokens.get(worker.worker_id, 0))
+
+    return min(workers, key=outstanding, default=None)
+
+
+def pick_decode(workers: Sequence[WorkerView]) -> WorkerView | None:
+    """The least loaded D (or replica), by waiting requests, then KV use and running requests."""
+    most = max((worker.running for worker in workers), default=0) or 1
+    return min(
+        workers, key=lambda worker: (worker.waiting, worker.kv_use + worker.running / most), default=None
+    )
+
+
+def saturated(home: WorkerView, others: Iterable[WorkerView]) -> bool:
+    """Whether a session should leave its D: that one is full or queues, and another one has room."""
+    if home.kv_use < _FULL_KV_USE and home.waiting <= _LONG_QUEUE:
+        return False
+    return any(
+        other.worker_id != home.worker_id and other.waiting == 0 and other.kv_use < _ROOMY_KV_USE
+        for other in others
+    )
