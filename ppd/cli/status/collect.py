@@ -60,7 +60,9 @@ def _planner(answer: Any) -> Part:
         return Part(name="planner", ok=False, detail="does not answer")
     trouble = str(answer.get("trouble") or "")
     counted = f"{answer.get('role', '')}, {answer.get('turns', 0)} turns counted"
-    return Part(name="planner", ok=not trouble, where=str(answer.get("planner", "")), detail=trouble or counted)
+    return Part(
+        name="planner", ok=not trouble, where=str(answer.get("planner", "")), detail=trouble or counted
+    )
 
 
 def _processes(stack: StackState | None, known: set[str]) -> list[Part]:
