@@ -51,6 +51,7 @@ class View(msgspec.Struct, frozen=True):
     prefill: WorkerView | None = None
     decode: WorkerView | None = None
     replica: WorkerView | None = None  # the least loaded worker that does both
+    n_out_mean: float = 0.0  # output tokens of this model's turns of late; 0 = not known
     kv_bytes_per_token: int = 0
     link_bytes_per_s: float = 0.0  # what a KV transfer from this P to this D reaches; 0 = not known
     handoff_ms: float = 0.0  # what a hand-off costs whatever its size

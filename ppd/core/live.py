@@ -6,42 +6,42 @@ shape. From load reports and from what the turn really needs:
 - P->D: the shape's idle TTFT, plus P's queued prefill tokens and the tokens that P lacks beyond the shape's
   (the longer a conversation stayed D-local, the more), at P's prefill speed.
 - D-local: likewise with D's queue and the tokens that D lacks. Where D's KV memory is nearly full, part of
-  the conversation is taken as evicted. What was measured beyond idle grows and shrinks with D's batch.
+  the conversation is taken as evicted. What was measured beyond idle shrinks with D's batch; its growth is in the queue.
 - P->D also waits for D's admission, in the shadow of P's work.
 - TPOT starts from D's inter-token latency of now. A local prefill holds up every running stream: the tokens
-  it adds, times the batch, spread over the answer, against what the cell had of that on average. So the
-  cost to *other* streams is charged to D-local, which its own TPOT does not show.
+  that it adds, times the batch, over the tokens that the batch decodes for each local prefill, is how many
+  fall between two tokens of a stream; the table's own slope says what one of them costs. The difference to
+  the cell's usual number is charged to D-local, whose own TPOT does not show what it does to others.
 """
 
 from ppd.core.decision import Turn, View, WorkerView
 from ppd.core.names import Path
 from ppd.core.score import Expected
-from ppd.core.table import Row
+from ppd.core.table import Row, Table
 
 STALE_S = 2.0  # eight reports missed
-_MIN_OUT = 32  # tokens; the shortest answer of the grid. Shorter ones would make any prefill look endless
-_MAX_CROWDING = 4.0
 _LEAST_TPOT = 0.5  # of P->D's; an idle D takes the measured interference away, and no more than that
 _ROOMY = 0.1  # share of D's KV memory that has to be free for a cached conversation to survive
 
 
-def correct(turn: Turn, view: View, row: Row, table_speed_tokens_per_s: float) -> dict[Path, Expected] | None:
-    """What each path of `row` is expected to cost now; None where P's or D's report is missing or stale.
+def correct(turn: Turn, view: View, row: Row, table: Table) -> dict[Path, Expected] | None:
+    """What each path of `row`, a row of `table`, is expected to cost now.
 
-    `table_speed_tokens_per_s` stands in for the prefill speed of a worker that has not told its own.
+    None where P's or D's report is missing or stale. The prefill speed of a worker that has not told its own
+    is taken from the table.
     """
     p, d = view.prefill, view.decode
     if p is None or d is None or p.age_s > STALE_S or d.age_s > STALE_S:
         return None
     usual = row.baseline
-    p_ms = 1e3 / prefill_speed(p, table_speed_tokens_per_s)  # a token
-    d_ms = 1e3 / prefill_speed(d, table_speed_tokens_per_s)
+    p_ms = 1e3 / prefill_speed(p, table.prefill_tokens_per_s)  # a token
+    d_ms = 1e3 / prefill_speed(d, table.prefill_tokens_per_s)
 
     survives = min(1.0, max(0.0, 1.0 - d.kv_use) / _ROOMY)
     d_lacks = max(1, turn.prompt - int(turn.d_cached * survives))
     p_lacks = max(1, turn.prompt - turn.p_cached)
 
-    crowding = min(_MAX_CROWDING, d.running / usual.running)
+    crowding = min(1.0, d.running / usual.running)
     d_wait = d.queued_prefill_tokens * d_ms + usual.d_local_excess_ms * crowding
     p_wait = p.queued_prefill_tokens * p_ms
 
@@ -49,9 +49,12 @@ def correct(turn: Turn, view: View, row: Row, table_speed_tokens_per_s: float) -
     ttft_d_local = d_wait + _service(usual.d_local_idle_ms, usual.d_tokens, d_lacks, d_ms)
 
     scale = d.itl_ms / row.p_d.tpot_ms if d.itl_ms > 0 else 1.0
-    held_up = d.running * d_lacks / max(turn.n_out, _MIN_OUT) - usual.running * usual.d_tokens / usual.n_out
+    held = d.running * d_lacks / (view.n_out_mean or usual.decoded)
+    interference_ms = table.interference_ms * d_ms * table.prefill_tokens_per_s / 1e3  # on this D's speed
     tpot_p_d = row.p_d.tpot_ms * scale
-    tpot_d_local = max(tpot_p_d * _LEAST_TPOT, row.d_local.tpot_ms * scale + held_up * d_ms)
+    tpot_d_local = max(
+        tpot_p_d * _LEAST_TPOT, row.d_local.tpot_ms * scale + (held - usual.held) * interference_ms
+    )
 
     corrected = {
         Path.P_D: Expected(ttft_p_d, tpot_p_d),

@@ -9,7 +9,7 @@ from math import isfinite
 import msgspec
 
 from ppd.core import cells, score
-from ppd.core.baseline import Baseline, baselines, prefill_speed
+from ppd.core.baseline import Baseline, baselines, interference, prefill_speed
 from ppd.core.cells import Cell
 from ppd.core.names import Path
 from ppd.core.records import CellRecord, Estimate, TableSnapshot
@@ -62,6 +62,7 @@ class Table:
         measured = _measured(snapshot)
         found = baselines(measured, snapshot.placement)
         self.prefill_tokens_per_s = prefill_speed(found)  # a lower bound, from the figures themselves
+        self.interference_ms = interference(measured, found)  # a locally prefilled token, on each step of D
         self._rows = _dense_rows(measured, found)
         self._verdicts: dict[tuple[float, float], list[Verdict]] = {}
 
@@ -75,30 +76,20 @@ class Table:
         if found is None:
             if len(self._verdicts) >= _MAX_WEIGHTS:
                 self._verdicts.clear()
-            found = self._verdicts[w_ttft, w_tpot] = [
-                self._judge(cell, w_ttft, w_tpot) for cell in cells.CELLS
-            ]
+            found = self._verdicts[w_ttft, w_tpot] = _judge(self._rows, w_ttft, w_tpot)
         return found
 
-    def _judge(self, cell: Cell, w_ttft: float, w_tpot: float) -> Verdict:
-        row = self._rows[cell.slot]
-        s = score.score(row.p_d, row.d_local, w_ttft, w_tpot)
-        if abs(s) <= _TIE and (decided := self._nearest_decided(cell, w_ttft, w_tpot)):
-            row, s = decided
-        return Verdict(Path.D_LOCAL if s > 0 else Path.P_D, s, str(cell), row)
 
-    def _nearest_decided(self, cell: Cell, w_ttft: float, w_tpot: float) -> tuple[Row, float] | None:
-        """The nearest row whose score is not a tie."""
-        measured = {row.source: row for row in self._rows}
-        decided = [
-            (row, s)
-            for row in measured.values()
-            if abs(s := score.score(row.p_d, row.d_local, w_ttft, w_tpot)) > _TIE
-        ]
-        if not decided:
-            return None
-        row, s = min(decided, key=lambda each: cells.distance(cell, each[0].source))
-        return msgspec.structs.replace(row, exact=False), s
+def _judge(rows: list[Row], w_ttft: float, w_tpot: float) -> list[Verdict]:
+    scores = [score.score(row.p_d, row.d_local, w_ttft, w_tpot) for row in rows]
+    decided = [(row, s) for row, s in zip(rows, scores, strict=True) if row.exact and abs(s) > _TIE]
+    verdicts = []
+    for cell, row, s in zip(cells.CELLS, rows, scores, strict=True):
+        if abs(s) <= _TIE and decided:
+            row, s = min(decided, key=lambda each: cells.distance(cell, each[0].source))
+            row = msgspec.structs.replace(row, exact=False)
+        verdicts.append(Verdict(Path.D_LOCAL if s > 0 else Path.P_D, s, str(cell), row))
+    return verdicts
 
 
 def _measured(snapshot: TableSnapshot) -> dict[Cell, CellRecord]:

@@ -51,7 +51,7 @@ class Adaptive:
         row, expected = verdict.row, verdict.row.expected
         reason = Reason.TABLE if row.exact else Reason.TABLE_NEAREST
         if self._correction:
-            corrected = live.correct(turn, view, row, table.prefill_tokens_per_s)
+            corrected = live.correct(turn, view, row, table)
             expected, reason = (corrected, Reason.TABLE_LIVE) if corrected else (expected, Reason.LIVE_STALE)
         path = best(expected, _candidates(expected, view), weights)
         if turn.draw < self._share(table) and not _limits_at_risk(expected, weights):

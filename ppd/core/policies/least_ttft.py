@@ -22,6 +22,6 @@ class LeastTtft:
             local = found.d_local_ms < found.p_d_ms
             return Decision(Path.D_LOCAL if local else Path.P_D, Reason.POLICY)
         row = verdict_for(turn, table, weights).row
-        expected = live.correct(turn, view, row, table.prefill_tokens_per_s) or row.expected
+        expected = live.correct(turn, view, row, table) or row.expected
         local = expected[Path.D_LOCAL].ttft_ms < expected[Path.P_D].ttft_ms
         return Decision(Path.D_LOCAL if local else Path.P_D, Reason.POLICY, expected=expected)

@@ -2,10 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppd.core import live, policies
+from ppd.core import live, policies, seeds
 from ppd.core.cells import Cell, Context, Ratio
 from ppd.core.decision import Turn, View, Weights, WorkerView
 from ppd.core.names import Path, Reason
+from ppd.core.table import Table
 from tests.unit.core.tables import record, table
 
 pytestmark = pytest.mark.unit
@@ -33,8 +34,8 @@ def worker(**changes: float) -> WorkerView:
     return WorkerView(**{"worker_id": "w", "age_s": 0.1, "prefill_speed_tokens_per_s": SPEED, **changes})
 
 
-def corrected(one: Turn | None = None, p: WorkerView | None = None, d: WorkerView | None = None, row=ROW):
-    return live.correct(one or turn(), View(p or worker(), d or worker()), row, SPEED)
+def corrected(one: Turn | None = None, p: WorkerView | None = None, d: WorkerView | None = None, t=TABLE):
+    return live.correct(one or turn(), View(p or worker(), d or worker()), t.lookup(HERE.slot), t)
 
 
 def test_an_idle_cluster_serves_at_the_idle_figures():
@@ -78,8 +79,22 @@ def test_a_full_d_has_lost_part_of_the_conversation():
 
 def test_a_bigger_batch_is_charged_for_being_held_up():
     few, many = corrected(d=worker(running=110)), corrected(d=worker(running=200))
-    assert many[Path.D_LOCAL].tpot_ms - few[Path.D_LOCAL].tpot_ms == pytest.approx(90 * 128 / 128 * 0.1)
+    a_token = TABLE.interference_ms * TABLE.prefill_tokens_per_s / SPEED
+    assert many[Path.D_LOCAL].tpot_ms - few[Path.D_LOCAL].tpot_ms == pytest.approx(90 * 128 / 1152 * a_token)
     assert many[Path.P_D].tpot_ms == few[Path.P_D].tpot_ms
+
+
+def test_short_answers_mean_more_local_prefills_between_two_tokens():
+    def tpot(n_out_mean):
+        view = View(worker(), worker(running=100), n_out_mean=n_out_mean)
+        return live.correct(turn(), view, ROW, TABLE)[Path.D_LOCAL].tpot_ms
+
+    assert tpot(100) > tpot(1152) == tpot(0)
+
+
+@pytest.mark.parametrize("placement", seeds.PLACEMENTS)
+def test_the_tables_own_slope_is_an_h100s(placement):
+    assert 0.015 < Table(seeds.load(seeds.name(placement))).interference_ms < 0.03
 
 
 def test_tpot_starts_from_the_latency_of_now():
@@ -87,15 +102,15 @@ def test_tpot_starts_from_the_latency_of_now():
 
 
 def test_throughput_stands_in_for_speed_only_from_below():
-    slow = WorkerView("p", age_s=0, prefill_tokens_per_s=10, queued_prefill_tokens=1000)
+    slow = WorkerView("p", age_s=0, prefill_tokens_per_s=10, queued_prefill_tokens=1152)
     fast = WorkerView("p", age_s=0, prefill_tokens_per_s=20_000, queued_prefill_tokens=1000)
-    assert corrected(p=slow)[Path.P_D].ttft_ms == pytest.approx(200)
+    assert corrected(p=slow)[Path.P_D].ttft_ms == pytest.approx(200)  # 1,152 tokens in 100 ms, idle
     assert corrected(p=fast)[Path.P_D].ttft_ms == pytest.approx(150)
 
 
 def test_pull_back_waits_for_p_and_lacks_only_what_is_new():
     t = table(record(HERE, p_d=(400, 10), d_local=(80, 11), p_d_pullback=(90, 10)))
-    got = corrected(turn(p_cached=0), p=worker(queued_prefill_tokens=1000), row=t.lookup(HERE.slot))
+    got = corrected(turn(p_cached=0), p=worker(queued_prefill_tokens=1000), t=t)
     assert got[Path.P_D_PULLBACK].ttft_ms == pytest.approx(190)
     assert Path.P_D_PULLBACK not in corrected()
 
@@ -103,7 +118,7 @@ def test_pull_back_waits_for_p_and_lacks_only_what_is_new():
 @pytest.mark.parametrize("stale", ["p", "d"])
 def test_a_stale_report_falls_back_to_the_table_and_says_so(stale):
     view = View(worker(age_s=9 if stale == "p" else 0), worker(age_s=9 if stale == "d" else 0))
-    assert live.correct(turn(), view, ROW, SPEED) is None
+    assert live.correct(turn(), view, ROW, TABLE) is None
     decision = policies.make("adaptive").decide(turn(), view, TABLE, Weights())
     assert decision.reason is Reason.LIVE_STALE
     assert decision.expected == ROW.expected
