@@ -34,7 +34,7 @@ class _Body(msgspec.Struct):
 
     model: str = ""
     messages: list[Message] | None = None
-    prompt: str | list[str] | list[int] | list[list[int]] | None = None
+    prompt: str | list[Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None

@@ -1,0 +1,214 @@
+"""FakeEngine: vLLM's HTTP surface and NIXL handshake, without a model, with scripted faults."""
+
+import asyncio
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Fault:
+    """What the next request meets. `after`: how many chunks are sent before."""
+
+    kind: str  # status, stall, close, error-event, empty, no-kv, stop, truncate
+    after: int = 0
+    status: int = 500
+    body: bytes = b'{"error":{"message":"scripted","type":"x","code":500}}'
+
+
+@dataclass
+class Seen:
+    """One request as the engine got it."""
+
+    path: str
+    headers: dict[str, str]
+    raw: bytes
+    body: dict[str, Any]
+    aborted: bool = False
+    finished: bool = False
+
+
+@dataclass
+class FakeEngine:
+    """Answers every turn with `words`; counts `len(prompt characters)` as tokens."""
+
+    name: str = "fake"
+    words: list[str] = field(default_factory=lambda: ["Par", "is", " it", " is", "."])
+    cached: int = 0
+    chunk_gap_s: float = 0.0
+    faults: deque[Fault] = field(default_factory=deque)
+    requests: list[Seen] = field(default_factory=list)
+    connections: int = 0
+
+    async def start(self, port: int = 0) -> "FakeEngine":
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def stop(self) -> None:
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                lines = head.split("\r\n")
+                headers = {n.lower(): v.strip() for n, v in (x.split(":", 1) for x in lines[1:] if ":" in x)}
+                raw = await reader.readexactly(int(headers.get("content-length", 0)))
+                seen = Seen(lines[0].split(" ")[1], headers, raw, json.loads(raw) if raw else {})
+                self.requests.append(seen)
+                await self._answer(seen, writer, reader)
+                seen.finished = True
+        except (asyncio.IncompleteReadError, ConnectionError):
+            if self.requests and not self.requests[-1].finished:
+                self.requests[-1].aborted = True
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _answer(self, seen: Seen, writer: asyncio.StreamWriter, reader: asyncio.StreamReader) -> None:
+        fault = self.faults.popleft() if self.faults else None
+        kind = fault.kind if fault else ""
+        if kind == "stall" and not fault.after:
+            await self._stall(seen, reader)
+        if kind == "close" and not fault.after:
+            writer.transport.abort()
+            raise ConnectionError
+        if kind == "status":
+            return await self._json(writer, fault.status, fault.body)
+        if seen.body.get("model") == "released-before-decode":
+            return await self._json(writer, 404, b'{"error":{"message":"no such model"}}')
+        kv = seen.body.get("kv_transfer_params") or {}
+        if kv.get("do_remote_decode"):
+            return await self._prefill(seen, writer, kind)
+        if seen.body.get("stream"):
+            return await self._stream(seen, writer, reader, fault)
+        if kind == "empty":
+            return await self._json(writer, 200, b"")
+        if kind == "truncate":
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+            writer.transport.abort()
+            raise ConnectionError
+        return await self._json(writer, 200, json.dumps(self._whole(seen, self.words, "stop")).encode())
+
+    async def _stall(self, seen: Seen, reader: asyncio.StreamReader) -> None:
+        """Say nothing until the other side hangs up."""
+        await reader.read(1)
+        seen.aborted = True
+        raise ConnectionError
+
+    def _usage(self, seen: Seen, n_out: int) -> dict[str, Any]:
+        prompt = len(json.dumps(seen.body.get("messages") or seen.body.get("prompt")))
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": n_out,
+            "total_tokens": prompt + n_out,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+            "odd_new_field": 1,
+        }
+
+    def _whole(self, seen: Seen, words: list[str], finish: str) -> dict[str, Any]:
+        chat = "messages" in seen.body
+        text = "".join(words)
+        choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
+        if chat:
+            choice["message"] = {"role": "assistant", "content": text}
+        else:
+            choice["text"] = text
+        return {
+            "id": "chatcmpl-1",
+            "object": "chat.completion" if chat else "text_completion",
+            "created": 1,
+            "model": seen.body["model"],
+            "choices": [choice],
+            "usage": self._usage(seen, len(words)),
+            "kv_transfer_params": None,
+        }
+
+    async def _prefill(self, seen: Seen, writer: asyncio.StreamWriter, kind: str) -> None:
+        answer = self._whole(seen, self.words[:1], "stop" if kind == "stop" else "length")
+        if kind not in ("no-kv", "stop"):
+            answer["kv_transfer_params"] = {
+                "do_remote_prefill": True,
+                "do_remote_decode": False,
+                "remote_engine_id": self.name,
+                "remote_block_ids": [1, 2],
+                "remote_request_id": f"r{len(self.requests)}",
+                "remote_host": "127.0.0.1",
+                "remote_port": 1,
+            }
+        await self._json(writer, 200, json.dumps(answer).encode())
+
+    async def _stream(
+        self, seen: Seen, writer: asyncio.StreamWriter, reader: asyncio.StreamReader, fault: Fault | None
+    ) -> None:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        chat = "messages" in seen.body
+        base = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": seen.body["model"],
+        }
+
+        def send(event: dict[str, Any] | bytes) -> None:
+            data = (
+                event
+                if isinstance(event, bytes)
+                else b"data: " + json.dumps(event, separators=(",", ":")).encode()
+            )
+            data += b"\n\n"
+            writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+        events: list[dict[str, Any]] = []
+        if chat:
+            events.append({**base, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+        for i, word in enumerate(self.words):
+            finish = "stop" if i == len(self.words) - 1 else None
+            part = {"delta": {"content": word}} if chat else {"text": word}
+            events.append({**base, "choices": [{"index": 0, **part, "finish_reason": finish}]})
+        if (seen.body.get("stream_options") or {}).get("include_usage"):
+            events.append({**base, "choices": [], "usage": self._usage(seen, len(self.words))})
+        for number, event in enumerate(events):
+            if fault and fault.after == number:
+                if fault.kind == "close":
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+                    writer.transport.abort()
+                    raise ConnectionError
+                if fault.kind == "stall":
+                    await self._stall(seen, reader)
+                if fault.kind == "error-event":
+                    send({"error": {"message": "kv load failed", "type": "InternalServerError", "code": 500}})
+                    break
+                if fault.kind in ("empty", "truncate"):
+                    break
+            send(event)
+            await writer.drain()
+            if self.chunk_gap_s:
+                await asyncio.sleep(self.chunk_gap_s)
+        else:
+            send(b"data: [DONE]")
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    async def _json(self, writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
+        writer.write(
+            b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            % (status, len(body))
+        )
+        writer.write(body)
+        await writer.drain()
