@@ -6,7 +6,8 @@ shape. From load reports and from what the turn really needs:
 - P->D: the shape's idle TTFT, plus P's queued prefill tokens and the tokens that P lacks beyond the shape's
   (the longer a conversation stayed D-local, the more), at P's prefill speed.
 - D-local: likewise with D's queue and the tokens that D lacks. Where D's KV memory is nearly full, part of
-  the conversation is taken as evicted. What was measured beyond idle shrinks with D's batch; its growth is in the queue.
+  the conversation is taken as evicted. What was measured beyond idle shrinks with D's batch; what it grows
+  by is in the queue.
 - P->D also waits for D's admission, in the shadow of P's work.
 - TPOT starts from D's inter-token latency of now. A local prefill holds up every running stream: the tokens
   that it adds, times the batch, over the tokens that the batch decodes for each local prefill, is how many
@@ -20,7 +21,7 @@ from ppd.core.score import Expected
 from ppd.core.table import Row, Table
 
 STALE_S = 2.0  # eight reports missed
-_LEAST_TPOT = 0.5  # of P->D's; an idle D takes the measured interference away, and no more than that
+_LEAST_ITL_MS = 0.01  # less is no engine's: not known
 _ROOMY = 0.1  # share of D's KV memory that has to be free for a cached conversation to survive
 
 
@@ -48,13 +49,14 @@ def correct(turn: Turn, view: View, row: Row, table: Table) -> dict[Path, Expect
     ttft_p_d = max(p_wait + _service(usual.p_d_idle_ms, usual.p_tokens, p_lacks, p_ms), d_wait)
     ttft_d_local = d_wait + _service(usual.d_local_idle_ms, usual.d_tokens, d_lacks, d_ms)
 
-    scale = d.itl_ms / row.p_d.tpot_ms if d.itl_ms > 0 else 1.0
+    scale = d.itl_ms / row.p_d.tpot_ms if d.itl_ms >= _LEAST_ITL_MS else 1.0
     held = d.running * d_lacks / (view.n_out_mean or usual.decoded)
     interference_ms = table.interference_ms * d_ms * table.prefill_tokens_per_s / 1e3  # on this D's speed
     tpot_p_d = row.p_d.tpot_ms * scale
-    tpot_d_local = max(
-        tpot_p_d * _LEAST_TPOT, row.d_local.tpot_ms * scale + (held - usual.held) * interference_ms
-    )
+    tpot_d_local = row.d_local.tpot_ms * scale
+    # An idle D takes the measured interference away, and no more than that.
+    least = min(tpot_p_d, tpot_d_local)
+    tpot_d_local = max(least, tpot_d_local + (held - usual.held) * interference_ms)
 
     corrected = {
         Path.P_D: Expected(ttft_p_d, tpot_p_d),

@@ -42,7 +42,7 @@ def test_an_idle_cluster_serves_at_the_idle_figures():
     got = corrected()
     assert got[Path.P_D].ttft_ms == pytest.approx(100)
     assert got[Path.D_LOCAL].ttft_ms == pytest.approx(50)
-    assert got[Path.D_LOCAL].tpot_ms < ROW.d_local.tpot_ms  # nobody is held up
+    assert got[Path.D_LOCAL].tpot_ms == got[Path.P_D].tpot_ms  # nobody is held up
 
 
 def test_at_the_usual_batch_d_local_is_as_measured():
@@ -99,6 +99,7 @@ def test_the_tables_own_slope_is_an_h100s(placement):
 
 def test_tpot_starts_from_the_latency_of_now():
     assert corrected(d=worker(itl_ms=20))[Path.P_D].tpot_ms == 20
+    assert corrected(d=worker(itl_ms=5e-324))[Path.P_D].tpot_ms == ROW.p_d.tpot_ms
 
 
 def test_throughput_stands_in_for_speed_only_from_below():
