@@ -65,7 +65,7 @@ def _canonical(message: Message) -> bytes:
         and message.name is None
         and not message.tool_call_id
     ):
-        return _utf8(f"{message.role}\n{content}")
+        return _utf8(f"{len(message.role)}:{message.role}{content}")
     fields = (message.role, content, message.name, message.tool_calls, message.tool_call_id)
     return b"\x00" + _sorted.encode(fields)
 
