@@ -1,0 +1,1 @@
+"""The simulated engine: `ppd.core.engine` in real time behind vLLM's HTTP surface."""

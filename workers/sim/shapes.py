@@ -1,0 +1,107 @@
+"""vLLM's answers as JSON: whole ones, and the frames of a stream."""
+
+from typing import Any
+
+import msgspec
+
+from workers.sim.asked import Answer, Asked
+
+encode = msgspec.json.encode
+DONE = b"data: [DONE]\n\n"
+
+
+def usage(prompt: int, completion: int, cached: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def error(message: str, status: int, kind: str = "BadRequestError") -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
+
+
+def whole(
+    asked: Asked, request_id: str, created: int, counts: dict[str, Any], kv: dict[str, Any] | None
+) -> bytes:
+    """The answer to a request that was not streamed."""
+    choices = [_choice(asked, answer) for answer in asked.answers]
+    return encode(
+        {
+            "id": request_id,
+            "object": "chat.completion" if asked.chat else "text_completion",
+            "created": created,
+            "model": asked.body.model,
+            "choices": choices,
+            "usage": counts,
+            "kv_transfer_params": kv,
+        }
+    )
+
+
+def _choice(asked: Asked, answer: Answer) -> dict[str, Any]:
+    content = "".join(answer.tokens)
+    choice: dict[str, Any] = {"index": answer.index, "finish_reason": answer.finish, "stop_reason": None}
+    if asked.chat:
+        choice["message"] = {"role": "assistant", "content": content, "tool_calls": []}
+    else:
+        choice["text"] = content
+    choice["logprobs"] = _logprobs(answer.tokens, asked.chat) if asked.body.logprobs else None
+    return choice
+
+
+def _logprobs(tokens: list[str], chat: bool) -> dict[str, Any]:
+    """Certainty: the model has no second thoughts."""
+    if chat:
+        return {
+            "content": [
+                {"token": t, "logprob": 0.0, "bytes": list(t.encode()), "top_logprobs": []} for t in tokens
+            ]
+        }
+    return {"tokens": tokens, "token_logprobs": [0.0] * len(tokens), "top_logprobs": None, "text_offset": []}
+
+
+class Frames:
+    """The server-sent events of one choice; what is the same in each is encoded once."""
+
+    def __init__(self, asked: Asked, answer: Answer, request_id: str, created: int) -> None:
+        kind = "chat.completion.chunk" if asked.chat else "text_completion"
+        self._head: dict[str, Any] = {
+            "id": request_id,
+            "object": kind,
+            "created": created,
+            "model": asked.body.model,
+        }
+        self._answer = answer
+        self._chat = asked.chat
+        self._logprobs = bool(asked.body.logprobs)
+        body = b"data: " + encode(self._head)[:-1]
+        start = b',"choices":[{"index":%d,' % answer.index
+        if asked.chat:
+            self._before, self._after = body + start + b'"delta":{"content":', b'},"logprobs":'
+        else:
+            self._before, self._after = body + start + b'"text":', b',"logprobs":'
+
+    def opening(self) -> bytes:
+        """Chat's first chunk, which names the role."""
+        if not self._chat:
+            return b""
+        delta = {"role": "assistant", "content": ""}
+        choice = {"index": self._answer.index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return b"data: " + encode({**self._head, "choices": [choice]}) + b"\n\n"
+
+    def tokens(self, first: int, last: int) -> bytes:
+        """Tokens `first` to `last` (not included) in one event, with the finish reason if that is the end."""
+        piece = self._answer.tokens[first:last]
+        over = last >= len(self._answer.tokens)
+        logprobs = encode(_logprobs(piece, self._chat)) if self._logprobs else b"null"
+        finish = encode(self._answer.finish) if over else b"null"
+        content = encode("".join(piece))
+        return b"".join(
+            (self._before, content, self._after, logprobs, b',"finish_reason":', finish, b"}]}\n\n")
+        )
+
+    def usage(self, counts: dict[str, Any]) -> bytes:
+        return b"data: " + encode({**self._head, "choices": [], "usage": counts}) + b"\n\n"
