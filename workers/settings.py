@@ -13,6 +13,7 @@ class WorkerSettings(ServiceSettings):
     """Flags after a bare `--` go to vLLM untouched and win over what the agent chose."""
 
     role: Literal["prefill", "decode", "replica"] = Field(description="prefill, decode or replica")
+    engine: Literal["vllm", "sim"] = Field("vllm", description="vllm, or sim for a simulated engine")
     model: str = Field(description="what the engine loads: a folder or a name on a model hub")
     served_name: str = Field("", description="the name that clients ask for; empty: the model's last part")
     name: str = Field(
@@ -45,7 +46,7 @@ class WorkerSettings(ServiceSettings):
     probe_every_s: float = Field(5, gt=0, description="an engine that made no step for so long is probed")
     hang_s: float = Field(60, gt=0, description="an engine that answers no probe for so long is restarted")
     drain_s: float = Field(60, ge=0, description="how long streams and KV reads may take to end on SIGTERM")
-    hardware: str = Field("", description="free text for the hardware profile, such as h100")
+    hardware: str = Field("", description="the hardware profile, such as h100-llama-3.1-8b")
     sample_ratio: float = Field(1.0, ge=0, le=1, description="share of KV transfers without a turn to trace")
     engine_args: CliSuppress[list[str]] = Field([], description="what follows `--`")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ppd.core.names import Role
 from workers.settings import WorkerSettings
+from workers.sim.command import sim_argv
 
 CONNECTOR = (
     "NixlConnector"  # the name that vLLM itself looks for in several places, with our module behind it
@@ -30,7 +31,9 @@ class Start:
 
 
 def engine_argv(settings: WorkerSettings, start: Start) -> list[str]:
-    """vLLM's command line; the flags that the user gave come last, so that they win."""
+    """The engine's command line; the flags that the user gave come last, so that they win."""
+    if settings.engine == "sim":
+        return sim_argv(settings, start.worker_id, start.port, start.run_dir)
     flags: dict[str, object] = {
         "--model": settings.model,
         "--served-model-name": settings.served_name,
