@@ -1,6 +1,7 @@
 """The engines as this frontend sees them: etcd's records, their load reports, and what was sent since."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
@@ -118,9 +119,8 @@ class Cluster:
     def __init__(self, make_pool: Callable[[str], Pool], logger: logging.Logger) -> None:
         self._make_pool = make_pool
         self._log = logger
-        self._turn = 0
         self.workers: dict[str, Worker] = {}
-        self._models: dict[str, dict[Role, list[Worker]]] = {}
+        self._models: dict[str, dict[Role, deque[Worker]]] = {}
         self._placements: dict[str, str] = {}
         self.models_seen: dict[str, float] = {}  # model -> when first seen, unix s; bounded
 
@@ -145,7 +145,7 @@ class Cluster:
                 self.models_seen[record.model] = record.started_unix_s
         self._models = {}
         for worker in self.workers.values():
-            roles = self._models.setdefault(worker.record.model, {role: [] for role in Role})
+            roles = self._models.setdefault(worker.record.model, {role: deque() for role in Role})
             if worker.ready:
                 roles[worker.record.role].append(worker)
         self._placements = {
@@ -163,15 +163,14 @@ class Cluster:
     def ready(self, model: str, role: Role, now_s: float, but: frozenset[str] = frozenset()) -> list[Worker]:
         """The ready workers of a role, rotated so that equals share the load. Those that just failed are
         left out, unless there are no others."""
-        found = self._models.get(model, {}).get(role, [])
+        found = self._models.get(model, {}).get(role)
         if not found:
             return []
-        self._turn += 1
-        at = self._turn % len(found)
-        found = [worker for worker in found[at:] + found[:at] if worker.id not in but]
-        return [worker for worker in found if not worker.resting(now_s)] or found
+        found.rotate(-1)
+        usable = [worker for worker in found if worker.id not in but]
+        return [worker for worker in usable if not worker.resting(now_s)] or usable
 
-    def by_model(self) -> Iterator[tuple[str, dict[Role, list[Worker]]]]:
+    def by_model(self) -> Iterator[tuple[str, dict[Role, deque[Worker]]]]:
         """Each model that has a worker in any state, with its ready ones by role."""
         yield from self._models.items()
 

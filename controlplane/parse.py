@@ -22,6 +22,7 @@ INTERNAL_FIELDS = (
     "bootstrap_room",
 )
 _MAX_ID_CHARS = 512
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
 class StreamOptions(msgspec.Struct):
@@ -109,6 +110,9 @@ def _messages(parsed: _Body, chat: bool) -> list[Message]:
     if chat:
         if not parsed.messages:
             raise ApiError(400, "you must provide at least one message", param="messages")
+        for i, message in enumerate(parsed.messages):
+            if message.role not in _ROLES:
+                raise ApiError(400, f"unknown role {message.role[:40]!r}", param=f"messages[{i}].role")
         return parsed.messages
     if parsed.prompt is None and not parsed.prompt_embeds:
         raise ApiError(400, "you must provide a prompt", param="prompt")

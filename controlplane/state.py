@@ -77,9 +77,10 @@ class TurnState:
     def engine_path(self) -> bytes:
         return self.client.path.encode()
 
-    def engine_headers(self, span: Span, leg: str) -> bytes:
+    def engine_headers(self, span: Span, leg: str = "") -> bytes:
         """Header lines for an engine: the id of this leg, and the trace that its spans belong to."""
-        lines = f"x-request-id: {self.request_id}-{leg}{self.retries}\r\n"
+        again = f"-{self.retries}" if self.retries else ""
+        lines = f"x-request-id: {self.request_id}{leg}{again}\r\n"
         if parent := self.spans.parent_of(span):
             lines += f"traceparent: {parent}\r\n"
         return lines.encode()

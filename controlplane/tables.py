@@ -33,6 +33,8 @@ class Tables:
             self._log.warning(
                 "refusing table %s at version %d: %d is in use", key, table.version, known.version
             )
+        elif known is not None and table.version == known.version:
+            return
         elif known is not None or len(self._tables) < _MAX_TABLES:
             self._tables[key] = table
             self._log.info("table %s is at version %d (%s)", key, table.version, table.snapshot.source)

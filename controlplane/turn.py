@@ -201,7 +201,7 @@ class TurnHandler:
                 turn.prefill_worker = worker
                 try:
                     prefilled = await self._engines.prefill(
-                        worker, turn.engine_path, turn.engine_headers(span, "p"), body
+                        worker, turn.engine_path, turn.engine_headers(span, "-p"), body
                     )
                 except EngineFailedError as error:
                     span.set_attribute("ppd.error", str(error))
@@ -226,7 +226,7 @@ class TurnHandler:
         body = handoff.decode_body(turn.request, kv, turn.spans.parent_of(span), turn.request_id)
         try:
             return await self._engines.send(
-                worker, turn.engine_path, turn.engine_headers(span, "d"), body, self._settings.first_byte_s
+                worker, turn.engine_path, turn.engine_headers(span), body, self._settings.first_byte_s
             )
         except EngineFailedError as error:
             if prefilled is not None and error.kind in ("refused", "connect-timeout"):

@@ -39,6 +39,7 @@ class Connection(asyncio.Protocol):
         self._chunks: list[bytes] = []
         self._buffered = 0
         self._paused = False
+        self._keep = False  # the engine takes another request on this connection
         self._error: UpstreamError | None = None
         self._idle_s = _NEVER
         self.deadline_s = _NEVER
@@ -97,6 +98,7 @@ class Connection(asyncio.Protocol):
             self.headers = []
             return
         self.complete = True
+        self._keep = self._parser is not None and self._parser.should_keep_alive()
         self.deadline_s = _NEVER
 
     # --- one request ---
@@ -149,12 +151,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Done with this answer: a complete one frees the connection; any other is cut off, which stops
         the engine's work on it."""
-        if (
-            self.complete
-            and self._parser is not None
-            and self._parser.should_keep_alive()
-            and not self._paused
-        ):
+        if self.complete and self._keep and not self._paused:
             self._parser = None
             self._chunks = []
             self._pool.put_back(self)

@@ -38,6 +38,7 @@ class Bus:
         self._nc: Client | None = None
         self._js: JetStreamContext | None = None
         self._said_s = 0.0
+        self._connecting = asyncio.Lock()  # several tasks of a service wait for one connection
 
     @property
     def connected(self) -> bool:
@@ -58,6 +59,10 @@ class Bus:
 
     async def connect(self) -> None:
         """Return once connected, however long the server takes to come; later losses heal by themselves."""
+        async with self._connecting:
+            await self._connect()
+
+    async def _connect(self) -> None:
         for wait_s in backoff_s():
             if self._nc is not None:
                 return

@@ -73,7 +73,7 @@ async def running(placement: dict[str, Role], **options: Any) -> AsyncIterator[S
     )
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     serving = asyncio.create_task(server.serve())
-    while not server.started:
+    while not server.started:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     stack = Stack(frontend, server.servers[0].sockets[0].getsockname()[1], engines)
     try:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,7 @@ class FakeEngine:
     faults: deque[Fault] = field(default_factory=deque)
     requests: list[Seen] = field(default_factory=list)
     connections: int = 0
+    on_request: Callable[[], None] = lambda: None
 
     async def start(self, port: int = 0) -> "FakeEngine":
         self._writers: set[asyncio.StreamWriter] = set()
@@ -68,6 +70,7 @@ class FakeEngine:
                 raw = await reader.readexactly(int(headers.get("content-length", 0)))
                 seen = Seen(lines[0].split(" ")[1], headers, raw, json.loads(raw) if raw else {})
                 self.requests.append(seen)
+                self.on_request()
                 await self._answer(seen, writer, reader)
                 seen.finished = True
         except (asyncio.IncompleteReadError, ConnectionError):
