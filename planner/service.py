@@ -10,12 +10,14 @@ from typing import Any
 
 import nats.errors
 
-from planner.api import Api
+from planner.api import Api, Handler
 from planner.http import Http
 from planner.metrics import LEADER
 from planner.operations import Operations
 from planner.placements import Wanted
+from planner.report import describe_learner, describe_table
 from planner.settings import PlannerSettings
+from planner.state import FencedError
 from planner.tables import Tables
 from planner.term import Term
 from ppd.core.records import WorkerRecord
@@ -23,10 +25,11 @@ from ppd.runtime.bus import Bus
 from ppd.runtime.election import Election
 from ppd.runtime.etcd import Etcd
 from ppd.runtime.registry import WorkerWatch
-from ppd.runtime.tasks import Supervisor
+from ppd.runtime.tasks import Supervisor, backoff_s
 
 _STANDBY_POLL_S = 0.5
 _STANDBY_REFRESH_S = 5.0
+_TERM_BACKOFF_S = 2.0
 
 
 class Planner:
@@ -86,7 +89,7 @@ class Planner:
         await self._http.close()
 
     async def _serve(self) -> None:
-        """For the Supervisor: raises when NATS fails."""
+        """For the Supervisor: stands by, or leads; raises when a standby cannot read the tables."""
         await self._bus.connect()
         try:
             if self._election.is_leader:
@@ -100,9 +103,7 @@ class Planner:
     async def _stand_by(self) -> None:
         self._term = None
         LEADER.set(0)
-        await self._api.open(
-            self._bus.nc, {f"status.{self.planner_id}": self._status_now}, {"role": "standby"}
-        )
+        await self._api.open(self._bus.nc, self._own_handlers(), {"role": "standby"})
         try:
             await self._tables.open()
             refreshed_s = -_STANDBY_REFRESH_S
@@ -115,24 +116,41 @@ class Planner:
             await self._api.close()
 
     async def _lead(self) -> None:
-        if self._term is None or self._term.token != self._election.token:
-            self._term = Term(
-                self._settings,
-                self._bus,
-                self._tables,
-                self._wanted,
-                self._election.token,
-                lambda: self._election.is_leader,
-                self._log,
-            )
+        """Lead until the lead is lost, beginning the term again after each failure of JetStream."""
+        term = self._term = Term(
+            self._settings,
+            self._bus,
+            self._tables,
+            self._wanted,
+            lambda: self._watch.workers,
+            self._election.token,
+            lambda: self._election.is_leader and self._election.token == term.token,
+            self._log,
+        )
         LEADER.set(1)
-        handlers = Operations(self._tables, self.status).handlers()
-        handlers[f"status.{self.planner_id}"] = self._status_now
-        await self._api.open(self._bus.nc, handlers, {"role": "leader"})
+        operations = Operations(self._tables, term, self.status)
+        await self._api.open(self._bus.nc, operations.handlers() | self._own_handlers(), {"role": "leader"})
         try:
-            await self._term.run()
+            waits = backoff_s()
+            while self._election.is_leader and self._election.token == term.token:
+                try:
+                    await term.run(self._no_trouble)
+                except (nats.errors.Error, TimeoutError) as error:
+                    self._trouble = f"JetStream: {error or type(error).__name__}"
+                    self._log.warning("the term is interrupted: %s", self._trouble)
+                except FencedError as error:
+                    self._log.error("giving way: %s", error)
+                    term.learners.held.clear()
+                await asyncio.sleep(min(next(waits), _TERM_BACKOFF_S))
         finally:
             await self._api.close()
+
+    def _no_trouble(self) -> None:
+        self._trouble = ""
+
+    def _own_handlers(self) -> dict[str, Handler]:
+        """What every planner answers under its own name, whether it leads or not."""
+        return {f"status.{self.planner_id}": self._status_now}
 
     async def _status_now(self, _: bytes) -> dict[str, Any]:
         return self.status()
@@ -140,7 +158,7 @@ class Planner:
     def status(self) -> dict[str, Any]:
         """The truth about this planner, for `status` and for people."""
         term = self._term
-        learners = term.learners if term else {}
+        held = term.learners.held if term else {}
         return {
             "planner": self.planner_id,
             "role": "leader" if self._election.is_leader else "standby",
@@ -150,20 +168,11 @@ class Planner:
             "nats": self._bus.connected,
             "trouble": self._missing(),
             "placements": {model: str(placement) for model, placement in self._wanted.running().items()},
-            "turns": sum(learner.turns for learner in learners.values()),
+            "turns": sum(each.turns for each in held.values()),
             "lag": term.lag if term else 0,
             "refused_tables": dict(self._tables.problems),
             "tables": [
-                {
-                    "model": snapshot.model,
-                    "placement": snapshot.placement,
-                    "version": snapshot.version,
-                    "source": snapshot.source,
-                    "frozen": snapshot.frozen,
-                    "created_unix_s": snapshot.created_unix_s,
-                    "cells": len(snapshot.cells),
-                    "turns": learners[key].turns if key in learners else 0,
-                }
+                describe_table(snapshot) | describe_learner(held.get(key))
                 for key, snapshot in sorted(self._tables.known.items())
             ],
         }

@@ -4,17 +4,23 @@ Both are one value, written by compare-and-set, so that a turn counts once: a le
 neither save nor, since turns are acknowledged after saving, take a turn away from its successor.
 """
 
+import asyncio
 import logging
+from typing import TypeVar
 
+import msgspec
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from ppd.core.learning.applied import Applied
+from ppd.core.learning.learner import Learned
 from ppd.core.names import stream_name
 from ppd.core.records import BadRecordError, Record, decode, encode
 from ppd.runtime.bus import Bus
 
 LEARNER_BUCKET = "PPD_LEARNER"
+_STATE, _PRIOR = ".state", ".prior"
+
+R = TypeVar("R", bound=Record)
 
 
 class FencedError(Exception):
@@ -22,7 +28,7 @@ class FencedError(Exception):
 
 
 class SavedState(Record):
-    """One table's learner, as saved. `applied` are ranges of the stream's sequence numbers."""
+    """One table's learner. `applied` are ranges of the stream's sequence numbers."""
 
     model: str
     placement: str
@@ -30,32 +36,21 @@ class SavedState(Record):
     stream_id: str = ""
     applied: tuple[tuple[int, int], ...] = ()
     turns: int = 0  # applied so far
+    learned: Learned = msgspec.field(default_factory=Learned)
     v: int = 1
 
 
-class Learner:
-    """One table's learner in memory: what is saved, and what came since."""
+def state_key(table: str) -> str:
+    return table + _STATE
 
-    def __init__(self, saved: SavedState, stream_id: str) -> None:
-        self.saved = saved
-        self.turns = saved.turns
-        self.stream_id = stream_id
-        self.applied = Applied(saved.applied if saved.stream_id == stream_id else ())
-        self.dirty = False
 
-    def snapshot(self, token: int) -> SavedState:
-        return SavedState(
-            model=self.saved.model,
-            placement=self.saved.placement,
-            token=token,
-            stream_id=self.stream_id,
-            applied=tuple(self.applied.ranges),
-            turns=self.turns,
-        )
+def prior_key(table: str) -> str:
+    """Where the table is kept that what was learned is relative to."""
+    return table + _PRIOR
 
 
 class LearnerStore:
-    """The bucket PPD_LEARNER."""
+    """The bucket PPD_LEARNER, for one writer: what it did not read or write itself it cannot replace."""
 
     def __init__(self, bus: Bus, namespace: str, logger: logging.Logger) -> None:
         self._bus = bus
@@ -63,6 +58,7 @@ class LearnerStore:
         self._log = logger
         self._kv: KeyValue | None = None
         self._revisions: dict[str, int] = {}
+        self._lock = asyncio.Lock()
 
     async def open(self) -> None:
         self._kv = await self._bus.kv(self._bucket, history=2)
@@ -73,12 +69,18 @@ class LearnerStore:
             raise RuntimeError("open() first")
         return self._kv
 
-    async def keys(self) -> list[str]:
+    async def tables(self) -> list[str]:
+        """The keys of the tables that have a saved learner."""
         prefix = f"$KV.{self._bucket}."
         info = await self._bus.js.stream_info(f"KV_{self._bucket}", subjects_filter=prefix + ">")
-        return sorted(subject.removeprefix(prefix) for subject in info.state.subjects or {})
+        keys = [subject.removeprefix(prefix) for subject in info.state.subjects or {}]
+        return sorted(key.removesuffix(_STATE) for key in keys if key.endswith(_STATE))
 
-    async def read(self, key: str) -> SavedState | None:
+    def revision(self, key: str) -> int:
+        """Of what this planner read or wrote last; 0 if it has done neither."""
+        return self._revisions.get(key, 0)
+
+    async def read(self, key: str, kind: type[R]) -> R | None:
         """None if there is none, or none that can be read (said in the log)."""
         try:
             entry = await self._open_kv.get(key)
@@ -87,19 +89,20 @@ class LearnerStore:
             return None
         self._revisions[key] = entry.revision or 0
         try:
-            return decode(entry.value or b"", SavedState)
+            return decode(entry.value or b"", kind)
         except BadRecordError as error:
-            self._log.error("what was learned for %s cannot be read and starts anew: %s", key, error)
+            self._log.error("%s cannot be read and starts anew: %s", key, error)
             return None
 
-    async def write(self, key: str, state: SavedState) -> None:
+    async def write(self, key: str, record: Record) -> None:
         """Raises FencedError if another planner wrote since this one read or wrote it."""
-        revision = self._revisions.get(key)
-        try:
-            self._revisions[key] = await (
-                self._open_kv.create(key, encode(state))
-                if revision is None
-                else self._open_kv.update(key, encode(state), last=revision)
-            )
-        except KeyWrongLastSequenceError as error:
-            raise FencedError(f"the learner of {key} was claimed by another planner") from error
+        async with self._lock:
+            revision = self._revisions.get(key)
+            try:
+                self._revisions[key] = await (
+                    self._open_kv.create(key, encode(record))
+                    if revision is None
+                    else self._open_kv.update(key, encode(record), last=revision)
+                )
+            except KeyWrongLastSequenceError as error:
+                raise FencedError(f"{key} was claimed by another planner") from error

@@ -9,6 +9,7 @@ import msgspec
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError
 from nats.js.kv import KeyValue
 
+from planner.metrics import TABLES_REFUSED
 from ppd.core.names import TABLE_BUCKET, stream_name, table_key
 from ppd.core.records import BadRecordError, TableSnapshot, decode, encode
 from ppd.core.table import Table, TableError
@@ -98,6 +99,7 @@ class Tables:
                 raise TableError(f"more than {MAX_TABLES} tables")
         except TableError as error:
             self.problems[key] = str(error)
+            TABLES_REFUSED.inc()
             self._log.error("refusing the table at %s, the last good one stays: %s", key, error)
             return
         self.known[key] = snapshot
@@ -111,13 +113,15 @@ class Tables:
                 async with self._lock:
                     await self._write(key, snapshot)
 
-    async def create(self, snapshot: TableSnapshot) -> TableSnapshot | None:
+    async def create(self, snapshot: TableSnapshot, explore_share: float) -> TableSnapshot | None:
         """Publish a key's first table; None if there is one already."""
         key = table_key(snapshot.model, snapshot.placement)
         async with self._lock:
             if key in self.known or len(self.known) >= MAX_TABLES:
                 return None
-            stamped = msgspec.structs.replace(snapshot, created_unix_s=time.time())
+            stamped = msgspec.structs.replace(
+                snapshot, created_unix_s=time.time(), explore_share=explore_share
+            )
             await self._write(key, stamped)
             return stamped
 

@@ -1,0 +1,106 @@
+"""The table that the learner would publish in place of the present one, and what speaks for doing so."""
+
+from collections.abc import Container, Mapping
+from math import log
+
+import msgspec
+
+from ppd.core import cells
+from ppd.core.cells import Cell
+from ppd.core.learning.learner import Learner
+from ppd.core.learning.ratios import Belief
+from ppd.core.learning.verdicts import MIN_TURNS, Cost, changes, rescaled
+from ppd.core.names import Path, Provenance
+from ppd.core.records import CellRecord, Estimate, PathEstimate
+from ppd.core.score import Expected, Weights
+from ppd.core.table import Table
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    cells: list[CellRecord]
+    flips: list[str]  # "cell class": the verdicts that change, each with evidence
+    shift: float  # the largest relative change of a visited cell's figures
+
+
+def propose(learner: Learner, published: Table, classes: Mapping[str, Weights]) -> Proposal:
+    """`published` with all that was learned in it.
+
+    A cell takes over its new figures if that leaves its verdicts as they are, or changes one of them on
+    evidence; else it only takes over their scale. Cells that were visited but not in the table join it.
+    """
+    own = {
+        cells.make_cell(record.context, record.ratio, record.qps): record
+        for record in published.snapshot.cells
+    }
+    visited = {cells.parse_cell(name) for name in learner.learned.ratios.cells}
+    proposed: list[CellRecord] = []
+    flips: list[str] = []
+    shift = 0.0
+    for cell in sorted({*own, *visited}, key=lambda each: each.slot):
+        before = published.lookup(cell.slot).expected
+        now = costs(learner, cell, before)
+        proven, unproven = changes(before, now, classes)
+        if unproven and not proven:
+            figures = rescaled(before, now)
+        else:
+            figures = {path: cost.expected for path, cost in now.items()}
+            flips += [f"{cell} {name}" for name in proven]
+        if cell in visited:
+            shift = max(shift, _shift(before, figures))
+        proposed.append(_record(cell, figures, now, own.get(cell)))
+    return Proposal(proposed, flips, shift)
+
+
+def costs(learner: Learner, cell: Cell, known: Container[Path]) -> dict[Path, Cost]:
+    """What each path is believed to cost; one that is not `known` only once it was measured enough."""
+    name, now_s, ratios = str(cell), learner.learned.at_s, learner.learned.ratios
+    found = {}
+    for path in (Path.P_D, Path.D_LOCAL, Path.P_D_PULLBACK):
+        ttft, tpot = ratios.ttft(name, path, now_s), ratios.tpot(name, path, now_s)
+        if path in known or ttft.n >= MIN_TURNS:
+            prior = learner.prior_cost(cell, path)
+            expected = Expected(prior.ttft_ms * ttft.ratio, prior.tpot_ms * tpot.ratio)
+            found[path] = Cost(expected, ttft, tpot)
+    return found
+
+
+def _shift(before: Mapping[Path, Expected], now: Mapping[Path, Expected]) -> float:
+    pairs = [(now[path], old) for path, old in before.items()]
+    return max(
+        *(abs(log(new.ttft_ms / old.ttft_ms)) for new, old in pairs),
+        *(abs(log(new.tpot_ms / old.tpot_ms)) for new, old in pairs),
+    )
+
+
+def _record(
+    cell: Cell, figures: Mapping[Path, Expected], now: Mapping[Path, Cost], own: CellRecord | None
+) -> CellRecord:
+    paths = dict(own.paths) if own else {}
+    for path, expected in figures.items():
+        cost, old = now[path], paths.get(path.value)
+        if old is None or cost.ttft.n >= 1:
+            paths[path.value] = PathEstimate(
+                ttft_ms=_online(expected.ttft_ms, cost.ttft),
+                tpot_ms=_online(expected.tpot_ms, cost.tpot),
+                provenance=Provenance.ONLINE,
+            )
+        else:
+            paths[path.value] = PathEstimate(
+                ttft_ms=_scaled(old.ttft_ms, expected.ttft_ms),
+                tpot_ms=_scaled(old.tpot_ms, expected.tpot_ms),
+                provenance=old.provenance,
+            )
+    return CellRecord(context=cell.context, ratio=cell.ratio, qps=cell.qps, paths=paths)
+
+
+def _online(mean: float, belief: Belief) -> Estimate:
+    return Estimate(mean=_short(mean), sd=_short(mean * belief.sd), n=round(belief.n, 1))
+
+
+def _scaled(old: Estimate, mean: float) -> Estimate:
+    return Estimate(mean=_short(mean), sd=_short(old.sd * mean / old.mean), n=old.n)
+
+
+def _short(value: float) -> float:
+    """Six digits: a table is read by people too."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,122 @@
+"""Which turns teach what: a turn record as evidence for one path of one cell, or why it is none."""
+
+from enum import StrEnum
+
+import msgspec
+
+from ppd.core import cells
+from ppd.core.cells import Cell
+from ppd.core.names import Outcome, Path, Reason
+from ppd.core.records import TurnRecord
+
+# The paths of these were not chosen, or were not what they say: their cost is not the path's.
+_OTHER_COST = {
+    Reason.FIRST_TURN,
+    Reason.NOT_CACHED,
+    Reason.SESSION_MOVED,
+    Reason.NO_PREFILL,
+    Reason.NO_DECODE,
+    Reason.PREFILL_FAILED,
+    Reason.ONE_ENGINE,
+    Reason.PREFILL_ANSWERED,
+    Reason.DECODE_FAILED,
+}
+_PATHS = {Path.P_D, Path.D_LOCAL, Path.P_D_PULLBACK}
+_MAX_MS = 3.6e6
+_MAX_TOKENS = 10_000_000
+_SURVIVED = 0.5  # of the tokens that D was thought to hold
+
+
+class Unfit(StrEnum):
+    """Why a turn teaches no path's cost."""
+
+    FIRST = "first"
+    FAILED = "failed"
+    DETOUR = "detour"  # retried, migrated, or sent by need instead of by choice
+    NO_TIMES = "no-times"
+    IMPLAUSIBLE = "implausible"  # a figure that no engine has
+    EVICTED = "evicted"  # D had lost the conversation: a full prefill, which the survival statistics hold
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One clean measurement."""
+
+    cell: Cell
+    path: Path
+    ttft_ms: float
+    tpot_ms: float  # 0 = not known: the answer had fewer than two tokens
+    n_out: int
+    batch: float  # streams that D was running when the turn was placed
+    d_computed: int  # tokens that D prefilled itself
+    p_computed: int  # tokens that P had to compute; 0 = P took no part
+    decode_worker: str
+
+
+def survived(record: TurnRecord) -> bool | None:
+    """Whether D still had what it was thought to hold; None where that is not known."""
+    if record.cached_tokens_decode < 0 or record.expected_cached_tokens <= 0:
+        return None
+    return record.cached_tokens_decode >= _SURVIVED * record.expected_cached_tokens
+
+
+def sample_of(record: TurnRecord) -> Sample | Unfit:
+    if record.turn <= 1:
+        return Unfit.FIRST
+    if record.outcome is not Outcome.OK or record.status != 200:
+        return Unfit.FAILED
+    if record.path not in _PATHS or record.reason in _OTHER_COST or record.retries or record.migrations:
+        return Unfit.DETOUR
+    if record.ttft_ms <= 0 or record.tpot_ms < 0:
+        return Unfit.NO_TIMES
+    if max(record.ttft_ms, record.tpot_ms) > _MAX_MS or not _countable(record):
+        return Unfit.IMPLAUSIBLE
+    if record.path is Path.D_LOCAL and survived(record) is False:
+        return Unfit.EVICTED
+    local = record.path is Path.D_LOCAL
+    return Sample(
+        _cell(record),
+        record.path,
+        record.ttft_ms,
+        record.tpot_ms,
+        record.n_out_tokens,
+        float(record.decode_running),
+        _d_computed(record) if local else 0,
+        0 if local else _p_computed(record),
+        record.decode_worker,
+    )
+
+
+def _countable(record: TurnRecord) -> bool:
+    counts = (
+        record.n_in_tokens,
+        record.n_ctx_tokens,
+        record.n_out_tokens,
+        record.n_prompt_tokens,
+        record.p_missing_tokens,
+        record.decode_running,
+    )
+    return min(counts) >= 0 and max(counts) <= _MAX_TOKENS
+
+
+def _cell(record: TurnRecord) -> Cell:
+    """The cell that the decision was made in, which rests on the predicted output; else the turn's own."""
+    try:
+        return cells.parse_cell(record.cell)
+    except ValueError:
+        return cells.cell_of(record.n_ctx_tokens, record.n_in_tokens, record.n_out_tokens, record.qps)
+
+
+def _d_computed(record: TurnRecord) -> int:
+    if record.cached_tokens_decode < 0:
+        return record.n_in_tokens
+    return max(0, _prompt(record) - record.cached_tokens_decode)
+
+
+def _p_computed(record: TurnRecord) -> int:
+    if record.cached_tokens_prefill < 0:
+        return record.n_in_tokens + record.p_missing_tokens
+    return max(0, _prompt(record) - record.cached_tokens_prefill)
+
+
+def _prompt(record: TurnRecord) -> int:
+    return record.n_prompt_tokens or record.n_ctx_tokens + record.n_in_tokens

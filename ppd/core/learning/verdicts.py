@@ -1,0 +1,57 @@
+"""Hysteresis: a verdict changes only on evidence; a cell without it keeps its verdict at a new scale."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from ppd.core.learning.ratios import Belief
+from ppd.core.names import Path
+from ppd.core.score import Expected, Weights, score
+
+SIGMAS = 2.0  # standard errors that a score must lie beyond 0 before its verdict changes
+MARGIN = 0.03  # and how far it must lie there at least
+MIN_TURNS = 8.0  # a cell's own turns on the path that it would leave
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What one path is believed to cost in one cell, in ms, with its two ratios' beliefs."""
+
+    expected: Expected
+    ttft: Belief
+    tpot: Belief
+
+
+def score_error(x0: Cost, x1: Cost, weights: Weights) -> float:
+    """The standard error of the score, to first order."""
+    t = x1.expected.ttft_ms / x0.expected.ttft_ms
+    l = x1.expected.tpot_ms / x0.expected.tpot_ms  # noqa: E741
+    ttft = (weights.ttft * t) ** 2 * (x0.ttft.error**2 + x1.ttft.error**2)
+    tpot = (weights.tpot * l) ** 2 * (x0.tpot.error**2 + x1.tpot.error**2)
+    return float((ttft + tpot) ** 0.5)
+
+
+def changes(
+    before: Mapping[Path, Expected], now: Mapping[Path, Cost], classes: Mapping[str, Weights]
+) -> tuple[list[str], list[str]]:
+    """The SLO classes whose verdict in a cell would change: with evidence, and without."""
+    proven: list[str] = []
+    unproven: list[str] = []
+    for name, weights in classes.items():
+        was = score(before[Path.P_D], before[Path.D_LOCAL], weights.ttft, weights.tpot) > 0
+        x0, x1 = now[Path.P_D], now[Path.D_LOCAL]
+        s = score(x0.expected, x1.expected, weights.ttft, weights.tpot)
+        if (s > 0) == was:
+            continue
+        left = now[Path.D_LOCAL if was else Path.P_D]
+        enough = abs(s) > max(MARGIN, SIGMAS * score_error(x0, x1, weights)) and left.ttft.n >= MIN_TURNS
+        (proven if enough else unproven).append(name)
+    return proven, unproven
+
+
+def rescaled(before: Mapping[Path, Expected], now: Mapping[Path, Cost]) -> dict[Path, Expected]:
+    """`before` at the scale of `now`: all paths by one factor, so that every score stays what it was."""
+    ttft = tpot = 1.0
+    for path in (Path.P_D, Path.D_LOCAL):
+        ttft *= (now[path].expected.ttft_ms / before[path].ttft_ms) ** 0.5
+        tpot *= (now[path].expected.tpot_ms / before[path].tpot_ms) ** 0.5
+    return {path: Expected(e.ttft_ms * ttft, e.tpot_ms * tpot) for path, e in before.items()}
