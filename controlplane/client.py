@@ -29,19 +29,19 @@ class Client:
             raise self._too_large(limit_bytes)
         if self.headers.get(b"content-encoding", b"identity") != b"identity":
             raise ApiError(415, "compressed request bodies are not supported")
-        message = await self._next(deadline_s)
-        if not message.get("more_body"):
-            return bytes(message.get("body", b""))
-        parts, size = [message.get("body", b"")], len(message.get("body", b""))
         loop = asyncio.get_running_loop()
         until_s = loop.time() + deadline_s
-        while message.get("more_body"):
+        parts: list[bytes] = []
+        size = 0
+        while True:
             message = await self._next(until_s - loop.time())
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
+            data = message.get("body", b"")
+            size += len(data)
             if size > limit_bytes:
                 raise self._too_large(limit_bytes)
-        return b"".join(parts)
+            if not message.get("more_body"):
+                return b"".join([*parts, data]) if parts else bytes(data)
+            parts.append(data)
 
     @staticmethod
     def _too_large(limit_bytes: int) -> ApiError:

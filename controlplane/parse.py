@@ -1,7 +1,7 @@
 """Bytes -> request: what the frontend needs of a body, checked once; the rest is the engine's business."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -22,6 +22,7 @@ INTERNAL_FIELDS = (
     "bootstrap_room",
 )
 _MAX_ID_CHARS = 512
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
@@ -38,10 +39,10 @@ class _Body(msgspec.Struct):
     prompt: str | list[Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: int | None = None
-    best_of: int | None = None
+    max_tokens: _Count | None = None
+    max_completion_tokens: _Count | None = None
+    n: _Count | None = None
+    best_of: _Count | None = None
     echo: bool | None = None
     prompt_logprobs: int | bool | None = None
     use_beam_search: bool | None = None
