@@ -75,7 +75,7 @@ def _processes(stack: StackState | None, known: set[str]) -> list[Part]:
     parts = [
         Part(
             name="supervisor",
-            ok=lives and stack.phase == Phase.READY,
+            ok=lives,
             where=f"pid {supervisor.pid}",
             detail=stack.phase if lives else "dead; `ppd up` or `ppd down` clears up",
         )
