@@ -153,14 +153,20 @@ class NatsServer(Server):
     def __init__(self, folder: Path, options: Iterable[str] = ()) -> None:
         super().__init__(folder)
         self._options = list(options)
+        self._store_limit = ""
 
     @property
     def url(self) -> str:
         return f"nats://{self.address}"
 
+    def limit_storage(self, size: str) -> None:
+        """JetStream may use so much of the disk, such as `2MB`, from the next start on."""
+        self._store_limit = f", max_file_store: {size}"
+
     def command(self) -> list[str]:
         configuration = self.folder / "nats.conf"
-        lines = [f'listen: "{self.address}"', f'jetstream {{ store_dir: "{self.folder}/data" }}']
+        store = f'store_dir: "{self.folder}/data"{self._store_limit}'
+        lines = [f'listen: "{self.address}"', f"jetstream {{ {store} }}"]
         configuration.write_text("\n".join([*lines, *self._options]) + "\n")
         return [binary("nats-server"), "--config", str(configuration)]
 

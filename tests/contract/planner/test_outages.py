@@ -1,0 +1,226 @@
+"""etcd and NATS late, killed, emptied, full; tables spoilt: the planner says so and heals by itself."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from ppd.core.names import Role, table_key
+from ppd.core.records import TableSnapshot, decode, encode
+from ppd.runtime.bus import Bus
+from ppd.runtime.etcd import Etcd
+from tests.support.planners import MODEL, PlannerProcess, add_worker, ask, eventually, record_turns, turn
+from tests.support.servers import EtcdServer, NatsServer
+
+pytestmark = pytest.mark.contract
+
+KEY = table_key(MODEL, "1P1D")
+
+
+class Stack:
+    """Servers of the test's own, with a planner on them."""
+
+    def __init__(
+        self, etcd: EtcdServer, nats: NatsServer, namespace: str, start: Callable[..., PlannerProcess]
+    ) -> None:
+        self.etcd, self.nats, self.namespace = etcd, nats, namespace
+        self._start = start
+        self.bus = Bus([nats.url], "test")
+
+    def start_planner(self, *flags: str) -> PlannerProcess:
+        return self._start(*flags, etcd=self.etcd.address, nats=self.nats.url)
+
+    async def add_pair(self) -> None:
+        client = Etcd([self.etcd.address])
+        await add_worker(client, self.namespace, "p0", Role.PREFILL)
+        await add_worker(client, self.namespace, "d0", Role.DECODE)
+        await client.close()
+
+    async def put(self, data: bytes) -> None:
+        kv = await self.bus.kv(f"PPD_TABLE_{self.namespace}")
+        await kv.put(KEY, data)
+
+    async def published(self) -> TableSnapshot:
+        kv = await self.bus.kv(f"PPD_TABLE_{self.namespace}")
+        return decode((await kv.get(KEY)).value or b"", TableSnapshot)
+
+    async def status(self) -> dict[str, Any]:
+        return await ask(self.bus, self.namespace, "status")
+
+    async def until(self, what: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        async def check() -> Any:
+            status = await self.status()
+            return status if holds(status) else None
+
+        found: dict[str, Any] = await eventually(what, check, 60)
+        return found
+
+    async def lead(self) -> PlannerProcess:
+        """A planner that leads and has published the pair's table."""
+        self.etcd.start()
+        self.nats.start()
+        await self.add_pair()
+        planner = self.start_planner("--explore", "0.01")
+        await self.bus.connect()
+        await self.until("a table", lambda status: bool(status["tables"]))
+        return planner
+
+
+@pytest.fixture
+async def stack(
+    fresh_etcd: EtcdServer,
+    fresh_nats: Callable[..., NatsServer],
+    namespace: str,
+    start_planner: Callable[..., PlannerProcess],
+) -> AsyncIterator[Stack]:
+    made = Stack(fresh_etcd, fresh_nats(), namespace, start_planner)
+    yield made
+    await made.bus.close()
+
+
+async def test_it_waits_for_servers_that_start_after_it(stack: Stack) -> None:
+    planner = stack.start_planner()
+    stack.etcd.start()
+    await stack.add_pair()
+    stack.nats.start()
+    await stack.bus.connect()
+    await stack.until("a table", lambda status: bool(status["tables"]))
+    assert planner.stop() == 0
+
+
+async def test_nats_killed_and_restarted_keeps_tables_and_counts(stack: Stack) -> None:
+    await stack.lead()
+    await record_turns(stack.bus, stack.namespace, [turn(n) for n in range(40)])
+    await stack.until("40 counted", lambda status: status["turns"] == 40)
+    stack.nats.restart()
+    await eventually("NATS is back for the test", stack.status)
+    await record_turns(stack.bus, stack.namespace, [turn(n) for n in range(40, 70)])
+    status = await stack.until("70 counted", lambda status: status["turns"] >= 70)
+    assert status["turns"] == 70
+    assert status["tables"][0]["version"] == 1
+    assert not status["trouble"]
+
+
+async def test_jetstream_that_lost_everything_gets_it_back_from_the_planner(stack: Stack) -> None:
+    await stack.lead()
+    await ask(stack.bus, stack.namespace, "weights.set", {"slo_class": "batch", "ttft": 1, "tpot": 9})
+    await record_turns(stack.bus, stack.namespace, [turn(n) for n in range(40)])
+    await stack.until("40 counted", lambda status: status["turns"] == 40)
+    stack.nats.kill()
+    stack.nats.wipe()
+    stack.nats.start()
+    snapshot = await eventually("the table is back", stack.published, 60)
+    assert snapshot.version == 2
+    assert snapshot.weights["batch"] == (1, 9)
+
+    async def record() -> bool:
+        await record_turns(stack.bus, stack.namespace, [turn(100)])
+        return True
+
+    await eventually("the stream is back", record)
+    status = await stack.until("the old count goes on, with the new sequence", lambda s: s["turns"] >= 41)
+    assert status["turns"] == 41
+
+
+async def test_a_deleted_bucket_comes_back(stack: Stack) -> None:
+    await stack.lead()
+    await stack.bus.js.delete_key_value(f"PPD_TABLE_{stack.namespace}")
+
+    async def back() -> Any:
+        info = await stack.bus.js.stream_info(f"KV_PPD_TABLE_{stack.namespace}")
+        return info.state.messages
+
+    await eventually("the bucket is back with its table", back)
+    assert (await stack.published()).version == 1
+
+
+@pytest.mark.parametrize("spoilt", ["garbage", "partial", "other-model", "no-cells", "bad-figure", "older"])
+async def test_a_spoilt_table_is_refused_and_the_last_good_one_put_back(stack: Stack, spoilt: str) -> None:
+    await stack.lead()
+    await ask(stack.bus, stack.namespace, "weights.set", {"slo_class": "batch", "ttft": 1, "tpot": 9})
+    good = await stack.published()
+    data = encode(good)
+    plain = msgspec.json.decode(data)
+    plain["version"] = 9
+    match spoilt:
+        case "garbage":
+            data = b"\xff\x00 not json"
+        case "partial":
+            data = data[: len(data) // 2]
+        case "other-model":
+            data = msgspec.json.encode(plain | {"model": "another/model"})
+        case "no-cells":
+            data = msgspec.json.encode(plain | {"cells": []})
+        case "bad-figure":
+            plain["cells"][0]["paths"]["p-d"]["ttft_ms"]["mean"] = -1.0
+            data = msgspec.json.encode(plain)
+        case "older":
+            data = msgspec.json.encode(plain | {"version": 1})
+    await stack.put(data)
+
+    async def put_back() -> Any:
+        found = await stack.bus.kv(f"PPD_TABLE_{stack.namespace}")
+        entry = await found.get(KEY)
+        return entry.value != data and decode(entry.value or b"", TableSnapshot)
+
+    assert await eventually("the good one is back", put_back) == good
+    status = await stack.status()
+    assert status["tables"][0]["version"] == good.version
+    assert status["refused_tables"] == {}
+
+
+async def test_etcd_away_for_longer_than_a_lease_is_survived_without_a_restart(stack: Stack) -> None:
+    planner = await stack.lead()
+    stack.etcd.kill()
+
+    async def silent() -> bool:
+        try:
+            await stack.status()
+        except Exception:  # no planner leads, so nobody answers
+            return True
+        return False
+
+    await eventually("it stops leading by itself", silent)
+    stack.etcd.start()
+    status = await stack.until("it leads again", lambda status: status["role"] == "leader")
+    assert f"-{planner.pid}-" in status["planner"]
+    assert status["tables"][0]["version"] == 1
+
+
+async def test_full_storage_is_said_and_healed(
+    fresh_etcd: EtcdServer,
+    fresh_nats: Callable[..., NatsServer],
+    namespace: str,
+    start_planner: Callable[..., PlannerProcess],
+) -> None:
+    server = fresh_nats()
+    stack = Stack(fresh_etcd, server, namespace, start_planner)
+    server.limit_storage("2MB")
+    planner = start_planner("--turns-bytes", "1000000", etcd=fresh_etcd.address, nats=server.url)
+    fresh_etcd.start()
+    server.start()
+    await stack.add_pair()
+    await stack.bus.connect()
+    await stack.until("a table", lambda status: bool(status["tables"]))
+    kv = await stack.bus.kv("FILLER")
+
+    async def full() -> bool:
+        try:
+            await kv.put(f"k{stack.bus.nc.stats['out_msgs']}", b"x" * 100_000)
+        except Exception:  # no room any more
+            return True
+        return False
+
+    await eventually("the store is full", full)
+    await record_turns(stack.bus, namespace, [])
+    asked = await ask(stack.bus, namespace, "freeze")
+    assert asked["code"] == "503"
+    await stack.bus.js.delete_key_value("FILLER")
+
+    async def frozen() -> Any:
+        return (await ask(stack.bus, namespace, "freeze")).get("frozen")
+
+    assert await eventually("there is room again", frozen)
+    assert planner.stop() == 0
+    await stack.bus.close()
