@@ -1,0 +1,1 @@
+"""A cluster in virtual time, on the same policy, placement and session code as the frontend."""

@@ -39,8 +39,6 @@ class Driver:
         self.finished = 0
         self.ttft_s = 0.0
         self.ttft_count = 0
-        self.itl_s = 0.0
-        self.itl_count = 0
         self.tpot_s = 0.0
         self.tpot_count = 0
         self.lease_expired = 0
@@ -50,6 +48,9 @@ class Driver:
         self._streams: dict[str, Stream] = {}
         self._woken = asyncio.Event()
         self._pulls: set[asyncio.Task[None]] = set()
+
+    def real_s(self, engine_s: float) -> float:
+        return engine_s / self._speed
 
     def now_s(self) -> float:
         """The engine's time: real time by the speed."""
@@ -125,9 +126,7 @@ class Driver:
         del self._streams[request.request_id]
         self.finished += 1
         if request.generated > 1:
-            took_s = (request.last_token_s - request.first_token_s) / self._speed
-            self.itl_s += took_s
-            self.itl_count += request.generated - 1
+            took_s = self.real_s(request.last_token_s - request.first_token_s)
             self.tpot_s += took_s / (request.generated - 1)
             self.tpot_count += 1
         stream.ended.set()

@@ -58,10 +58,10 @@ def _samples(driver: Driver, peers: Peers) -> Iterator[Sample]:
     yield "vllm:request_success", "_total", ',finished_reason="length"', driver.finished
     histograms = (
         ("vllm:iteration_tokens_total", engine.prefilled_tokens + engine.generated_tokens, engine.steps),
-        ("vllm:inter_token_latency_seconds", driver.itl_s, driver.itl_count),
+        ("vllm:inter_token_latency_seconds", driver.real_s(engine.itl_s), engine.itl_count),
         ("vllm:time_to_first_token_seconds", driver.ttft_s, driver.ttft_count),
         ("vllm:request_time_per_output_token_seconds", driver.tpot_s, driver.tpot_count),
-        ("vllm:request_prefill_time_seconds", driver.ttft_s, driver.ttft_count),
+        ("vllm:request_prefill_time_seconds", driver.real_s(engine.prefill_busy_s), driver.ttft_count),
         ("vllm:nixl_xfer_time_seconds", peers.seconds, peers.reads),
         ("vllm:nixl_bytes_transferred", peers.bytes, peers.reads),
     )

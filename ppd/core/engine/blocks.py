@@ -99,9 +99,14 @@ class BlockPool:
         request.keyed = max(full, request.keyed)
 
     def release(self, request: Request) -> None:
-        """Give all of its blocks back, tail first."""
+        """Give all of its blocks back, tail first; full ones can be found, published before or not."""
         references, idle, keys = self._references, self._idle, request.keys
         self._unkeyed -= request.blocks - request.keyed
+        for i in range(min(request.computed // self.block_size, len(keys)) - 1, request.keyed - 1, -1):
+            key = keys[i]
+            if key not in references:
+                idle.pop(key, None)
+                idle[key] = None
         for i in range(request.keyed - 1, -1, -1):
             key = keys[i]
             count = references[key]

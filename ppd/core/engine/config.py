@@ -15,10 +15,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 30.0  # how long blocks wait for the engine that will read them
     # Beside the kernels:
     time_scale: float = 1.0  # kernel times by this
+    prefill_scale: float = 1.0  # and what prefill adds to a step by this
     step_overhead_s: float = 0.0  # scheduling and launching one step
     seq_overhead_s: float = 0.0  # sampling and detokenizing, per sequence in a step
     prefill_overhead_s: float = 0.0  # a step with prefill in it leaves the CUDA graph
-    handoff_step_s: float = 0.0  # the engine is held up for this long by each prefill that it hands off
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_seqs <= self.max_batch_tokens:

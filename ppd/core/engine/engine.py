@@ -34,6 +34,7 @@ class Engine:
         ] = {}  # in order of expiry: the lease's length is one for all
         self._chunks: list[tuple[Request, int]] = []  # of the step under way
         self._run_steps = 0  # of the run of pure decode steps under way
+        self._context = 0  # of all who decode, when that run began
         self._begin_s = 0.0
         self._end_s = inf
         # Counters that only grow.
@@ -42,6 +43,9 @@ class Engine:
         self.prefilled_tokens = 0
         self.generated_tokens = 0
         self.preempted = 0
+        self.prefill_busy_s = 0.0  # in steps with prefill
+        self.itl_s = 0.0  # between tokens of one sequence, summed
+        self.itl_count = 0
 
     # --- what others ask ---------------------------------------------------------------------------
 
@@ -170,6 +174,7 @@ class Engine:
             self._end_s = at_s + self._step_s()
         elif self._running:
             self._run_steps = self._longest_run()
+            self._context = sum(r.computed for r in self._running)
             self._end_s = at_s + self._run_s(self._run_steps)
         else:
             self._end_s = inf
@@ -178,11 +183,15 @@ class Engine:
         """Blocks for everyone's next token and the rest of begun prompts; the budget that is left."""
         budget = self.config.max_batch_tokens
         preempted = self.preempted
-        running = self._running
+        running, size = self._running, self.pool.block_size
         i = 0
         while i < len(running):
             request = running[i]
-            left = request.tokens - request.computed
+            left = request.prompt_tokens + request.generated - request.computed
+            if left == 1 and request.generated and request.computed < request.blocks * size:
+                budget -= 1
+                i += 1
+                continue
             n = min(left, budget)
             if not self._make_room(request, request.computed + n):
                 break
@@ -263,16 +272,22 @@ class Engine:
 
     def _finish_mixed(self, at_s: float, events: list[Event]) -> None:
         """One step with prefill in it."""
+        took_s = at_s - self._begin_s
         self.steps += 1
+        self.prefill_busy_s += took_s
+        self.itl_s += took_s * (len(self._running) - len(self._chunks))
+        self.itl_count += len(self._running) - len(self._chunks)
         sizes = {id(request): n for request, n in self._chunks}
         self._chunks = []
         going: list[Request] = []
         for request in self._running:
             n = sizes.get(id(request))
-            if n is not None:
+            if n is None:
+                request.computed += 1
+            else:
                 self.prefilled_tokens += n
-            request.computed += 1 if n is None else n
-            self.pool.publish(request)
+                request.computed += n
+                self.pool.publish(request)
             if request.computed == request.tokens:
                 self._emit(request, 1, at_s)
                 if request.generated == 1:
@@ -287,14 +302,14 @@ class Engine:
         """A run of decode steps: everyone has as many tokens more."""
         steps, self._run_steps = self._run_steps, 0
         self.steps += steps
-        pool = self.pool
+        self.itl_s += (at_s - self._begin_s) * len(self._running)
+        self.itl_count += steps * len(self._running)
+        pool, size = self.pool, self.pool.block_size
         going: list[Request] = []
         for request in self._running:
             request.computed += steps
-            if not pool.grow(request, request.computed):
+            if request.computed > request.blocks * size and not pool.grow(request, request.computed):
                 raise RuntimeError("a run of steps was longer than the blocks at hand allow")
-            if request.computed // pool.block_size > request.keyed:
-                pool.publish(request)
             self._emit(request, steps, at_s)
             if self._leave_if_over(request, at_s, events):
                 continue
@@ -315,6 +330,7 @@ class Engine:
             return False
         request.where = Where.DONE
         if request.lease:
+            self.pool.publish(request)
             self._leases[request.request_id] = (at_s + self.config.lease_s, request)
         else:
             self.pool.release(request)
@@ -333,22 +349,20 @@ class Engine:
                 batch += 1
                 context += request.computed
         chunks = [(n, request.computed) for request, n in self._chunks]
-        handoffs = sum(
-            1 for r, n in self._chunks if r.lease and r.output_tokens == 1 and r.computed + n == r.tokens
-        )
+        decode_ms = self.profile.step_ms((), max(batch, 1), context)
+        added_ms = self.profile.step_ms(chunks, batch, context) - decode_ms
         return (
-            self.profile.step_ms(chunks, batch, context) * 1e-3 * config.time_scale
+            (decode_ms + config.prefill_scale * added_ms) * 1e-3 * config.time_scale
             + config.step_overhead_s
             + config.prefill_overhead_s
             + config.seq_overhead_s * len(self._running)
-            + config.handoff_step_s * handoffs
         )
 
     def _run_s(self, steps: int) -> float:
         """`steps` decode steps of everyone who runs; the context grows by one token each in every step."""
         config, profile = self.config, self.profile
         batch = len(self._running)
-        context = sum(r.computed for r in self._running)
+        context = self._context
         attention_ms = (
             profile.decode_attention_ms(context) + profile.decode_attention_ms(context + batch * (steps - 1))
         ) / 2

@@ -1,4 +1,4 @@
-"""KV on its way from one engine to another: a transfer holds the sender's and the receiver's port."""
+"""KV on its way from one engine to another: it passes the sender's port, then the receiver's."""
 
 from dataclasses import dataclass
 
@@ -12,19 +12,25 @@ class Port:
     busy_s: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Link:
     """What every transfer of a cluster has in common."""
 
     bytes_per_s: float
-    setup_s: float = 0.0
+    setup_s: float = 0.0  # latency of each transfer; others may go on meanwhile
+    sender_s: float = 0.0  # the sender's port is held for so long by each, whatever its size
+    receiver_s: float = 0.0  # and the receiver's
 
     def transfer(self, source: Port, destination: Port, n_bytes: int, now_s: float) -> float:
         """When a transfer asked for at `now_s` is complete. Ports serve in the order of asking."""
-        duration = n_bytes / self.bytes_per_s
-        start = max(now_s + self.setup_s, source.free_at_s, destination.free_at_s)
-        for port in (source, destination):
-            port.free_at_s = start + duration
-            port.bytes += n_bytes
-            port.busy_s += duration
-        return start + duration
+        moving_s = n_bytes / self.bytes_per_s
+        sent_s = _pass(source, now_s + self.setup_s, self.sender_s + moving_s, n_bytes)
+        # The bytes come in while they leave: a free receiver adds only its own part.
+        return _pass(destination, sent_s - moving_s, self.receiver_s + moving_s, n_bytes)
+
+
+def _pass(port: Port, ready_s: float, takes_s: float, n_bytes: int) -> float:
+    port.free_at_s = max(ready_s, port.free_at_s) + takes_s
+    port.bytes += n_bytes
+    port.busy_s += takes_s
+    return port.free_at_s

@@ -1,0 +1,119 @@
+"""Fit the handful of global constants on a part of the sweep; judge them on the rest.
+
+The part is drawn by workload and rate, so that neither placement nor point is known to the fit by accident.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from math import log
+from statistics import fmean, median
+
+import msgspec
+
+from simulator.measured import Measured
+from simulator.sweep import Constants, Figures, figures, simulate
+
+TRAIN_SHARE = 0.03
+BANDS = {"0.5-2": (0.5, 2.0), "4-8": (4.0, 8.0), "10-20": (10.0, 20.0)}
+_STEPS = (1.35, 1.12, 1.04)  # factors by which a constant is tried up and down, round by round
+_FITTED = (
+    "request_ms",
+    "handoff_ms",
+    "sender_ms",
+    "receiver_ms",
+    "step_ms",
+    "seq_ms",
+    "prefill_ms",
+    "kernel_scale",
+    "prefill_scale",
+)
+
+
+def split(sweep: Iterable[Measured], seed: int = 0) -> tuple[list[Measured], list[Measured]]:
+    """Usable points for the fit, and the others; the same for the same seed."""
+    rng = random.Random(seed)
+    train: list[Measured] = []
+    held_out: list[Measured] = []
+    for measured in sweep:
+        chosen = (
+            rng.random() < TRAIN_SHARE
+        )  # drawn for unusable ones too: a point's part never depends on others
+        if measured.usable:
+            (train if chosen else held_out).append(measured)
+    return train, held_out
+
+
+class Error(msgspec.Struct, frozen=True):
+    """One point's relative errors of turn 2, signed."""
+
+    measured: Measured
+    simulated: Figures
+
+    @property
+    def ttft(self) -> float:
+        return self.simulated.turn2_ttft / self.measured.figures.turn2_ttft - 1
+
+    @property
+    def tpot(self) -> float:
+        return self.simulated.turn2_tpot / self.measured.figures.turn2_tpot - 1
+
+
+def errors(points: Iterable[Measured], constants: Constants) -> list[Error]:
+    return [Error(m, figures(simulate(m.point, constants))) for m in points]
+
+
+def loss(found: Sequence[Error]) -> float:
+    """Mean absolute log error of turn-2 TTFT and TPOT: a factor too much weighs as a factor too little."""
+    return fmean(abs(log(1 + e.ttft)) + 2 * abs(log(1 + e.tpot)) for e in found)
+
+
+def fit(
+    train: Sequence[Measured], start: Constants, tell: Callable[[str], None] = lambda _: None
+) -> Constants:
+    """Coordinate descent from `start`; deterministic."""
+    best, best_loss = start, loss(errors(train, start))
+    for factor in _STEPS:
+        for name in _FITTED:
+            for f in (factor, 1 / factor):
+                while True:
+                    tried = msgspec.structs.replace(best, **{name: round(getattr(best, name) * f, 4)})
+                    tried_loss = loss(errors(train, tried))
+                    if tried_loss >= best_loss:
+                        break
+                    best, best_loss = tried, tried_loss
+                    tell(f"{best_loss:.4f} {name}={getattr(best, name):g}")
+    return best
+
+
+class Band(msgspec.Struct, frozen=True):
+    """One placement and QPS band: medians of the absolute relative errors, and of the signed ones."""
+
+    config: str
+    band: str
+    points: int
+    ttft: float
+    tpot: float
+    ttft_bias: float
+    tpot_bias: float
+
+
+def bands(found: Sequence[Error]) -> list[Band]:
+    out = []
+    for config in dict.fromkeys(e.measured.point.config for e in found):
+        for name, (low, high) in BANDS.items():
+            part = [
+                e for e in found if e.measured.point.config == config and low <= e.measured.point.qps <= high
+            ]
+            if part:
+                out.append(
+                    Band(
+                        config,
+                        name,
+                        len(part),
+                        median(abs(e.ttft) for e in part),
+                        median(abs(e.tpot) for e in part),
+                        median(e.ttft for e in part),
+                        median(e.tpot for e in part),
+                    )
+                )
+    return out

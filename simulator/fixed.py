@@ -1,0 +1,41 @@
+"""The routers of the paper's sweep: the path is fixed by the worker that a conversation lives on."""
+
+from math import inf
+
+from ppd.core.names import Path, Role
+from simulator.cluster import Cluster, Job, Route, Worker
+
+
+class FixedRouter:
+    """Conversations go round the workers that decode; `local` names those that append-prefill."""
+
+    tick_s = inf
+
+    def __init__(self, local: frozenset[str]) -> None:
+        self._local = local
+        self._home: dict[int, Worker] = {}
+        self._next = 0
+        self._next_prefill = 0
+
+    def route(self, job: Job, cluster: Cluster) -> Route:
+        home = self._home.get(job.conversation.id)
+        if home is None:
+            homes = [w for w in cluster.workers if w.role is not Role.PREFILL]
+            home = self._home[job.conversation.id] = homes[self._next % len(homes)]
+            self._next += 1
+        if home.role is Role.REPLICA:
+            return Route(Path.REPLICA, home)
+        if job.index > 0 and home.name in self._local:
+            return Route(Path.D_LOCAL, home)
+        prefills = cluster.of(Role.PREFILL)
+        self._next_prefill += 1
+        return Route(Path.P_D, home, prefills[self._next_prefill % len(prefills)])
+
+    def prefilled(self, job: Job) -> None:
+        pass
+
+    def finished(self, job: Job, cluster: Cluster) -> None:
+        pass
+
+    def tick(self, cluster: Cluster) -> None:
+        pass
