@@ -1,0 +1,91 @@
+"""`python -m bench.relay [--peer BINARY] [--rounds 3] [--only N] [--profile FILE] [--json]`.
+
+Router on core 0; load, engines, etcd and NATS on core 1. The rounds of both routers alternate, and the
+median of each is compared. CPU is that of the router's process, as the kernel counts it.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+
+from bench.relay import routers
+from bench.relay.load import Case, Result, run
+
+CASES = (
+    Case("64 streams, a chunk each 10 ms", 64, 6, True, 10),
+    Case("16 connections, all chunks at once", 16, 60, True, 0),
+    Case("non-streamed P->D", 16, 200, False, 0),
+)
+TARGETS = (0.8, 1.0, 1.5)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench.relay")
+    parser.add_argument("--peer", default="", help="path of vllm-router; empty: only ours")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--port", type=int, default=23100)
+    parser.add_argument("--only", type=int, default=-1, help="number of one case")
+    parser.add_argument("--profile", default="", help="write cProfile's figures of our frontend here")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    os.sched_setaffinity(0, {int(routers.LOAD_CORE)})
+    report = []
+    for number, case in enumerate(CASES):
+        if args.only in (-1, number):
+            report.append(_measure(case, TARGETS[number], args))
+    print(json.dumps(report, indent=1) if args.json else "\n".join(_line(row) for row in report))
+    return 0
+
+
+def _measure(case: Case, target: float, args: argparse.Namespace) -> dict[str, object]:
+    ours: list[Result] = []
+    theirs: list[Result] = []
+    with routers.Processes() as processes:
+        engine = args.port + 50
+        routers.engines(processes, engine, case.gap_ms, case.chunks)
+        pid = routers.frontend(processes, args.port, engine, args.profile)
+        peer_pid = routers.peer(processes, args.peer, args.port + 10, engine) if args.peer else 0
+        for _ in range(args.rounds):
+            ours.append(run(args.port, pid, case))
+            if peer_pid:
+                theirs.append(run(args.port + 10, peer_pid, case))
+        if any(result.failed for result in ours):
+            print(processes.log("frontend"), file=sys.stderr)
+    row: dict[str, object] = {"case": case.name, "target": target, "ours": _summary(ours, case)}
+    if theirs:
+        row["peer"] = _summary(theirs, case)
+        row["ratio"] = round(_median(ours) / _median(theirs), 3)
+    return row
+
+
+def _median(results: list[Result]) -> float:
+    return statistics.median(result.cpu_us for result in results)
+
+
+def _summary(results: list[Result], case: Case) -> dict[str, float]:
+    costs = [result.cpu_us for result in results]
+    return {
+        "cpu_us_per_turn": round(statistics.median(costs), 1),
+        "cpu_us_min": round(min(costs), 1),
+        "cpu_us_max": round(max(costs), 1),
+        "cpu_us_per_chunk": round(statistics.median(costs) / case.chunks, 2) if case.stream else 0,
+        "first_byte_p50_ms": round(statistics.median(result.percentile(0.5) for result in results), 2),
+        "first_byte_p99_ms": round(statistics.median(result.percentile(0.99) for result in results), 2),
+        "failed": sum(result.failed for result in results),
+    }
+
+
+def _line(row: dict[str, object]) -> str:
+    lines = [f"{row['case']}"]
+    for who in ("ours", "peer"):
+        if who in row:
+            lines.append(f"  {who:5} {row[who]}")
+    if "ratio" in row:
+        lines.append(f"  ratio {row['ratio']} (target at most {row['target']})")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
