@@ -16,7 +16,7 @@ from ppd.core.table import Table
 
 MAX_EXPLORE = 0.02
 _SHIFT = log(1.15)  # figures that moved by less are not news
-_REFRESH_S = 300.0  # moved figures without a changed verdict are published so often at most
+_REFRESH_S = 120.0  # moved figures without a changed verdict are published so often at most
 _NAMED = 3  # verdicts that the source names
 
 

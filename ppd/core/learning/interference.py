@@ -1,10 +1,11 @@
 """What a token that D prefills itself costs the other streams of that D.
 
-While D computes a prompt, every stream that it decodes waits. If a prefilled token holds them up by p ms and
-u tokens a second are prefilled, a fraction u p / 1000 of the time is lost, and the inter-token latency is
-that of the batch alone, times 1 + u p / 1000. From load reports, per D:
+While D computes a prompt, every stream that it decodes waits. In the time between two tokens of a stream D
+also prefills u * itl tokens, at u tokens a second, and each of them holds the stream up by p ms:
 
-    itl = a + b * batch + (c + d * batch) * u        p(batch) = 1000 (c + d * batch) / (a + b * batch)
+    itl = a + b * batch + p * (u * itl)
+
+A line over three features of the load reports, per D, with all but p being what the batch alone costs.
 
 A turn that is prefilled locally is charged the time that it took from others, spread over its own tokens:
 p * computed tokens * other streams / output tokens. If all turns did so, the mean TPOT over all streams would
@@ -28,11 +29,9 @@ _MAX_RATE = 1e7
 class Interference(msgspec.Struct):
     """One D's. Units: ms, tokens, streams, tokens a second."""
 
-    fit: Regression = msgspec.field(default_factory=lambda: Regression.empty(4))
-    line: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)  # a, b, c, d
+    fit: Regression = msgspec.field(default_factory=lambda: Regression.empty(3))
+    fitted_ms: float = 0.0  # p
     at_s: float = -1e9
-    batch: float = 0.0  # of late
-    prefilling: float = 0.0  # of late, a mean of u
     speed_pause_ms: float = 0.0  # ms a token by D's own prefill speed, until the fit is good
 
     def observe(self, load: WorkerLoad, now_s: float) -> None:
@@ -42,22 +41,14 @@ class Interference(msgspec.Struct):
         self.at_s = now_s
         batch = load.decode_tokens_per_s * load.itl_ms / 1e3 or float(load.running)
         u = load.prefill_tokens_per_s
-        self.fit.observe((1.0, batch, u, u * batch), load.itl_ms, _KEEP)
-        self.line = tuple(self.fit.solve())
-        self.batch += 0.1 * (batch - self.batch)
-        self.prefilling += 0.1 * (u - self.prefilling)
+        self.fit.observe((1.0, batch, u * load.itl_ms / 1e3), load.itl_ms, _KEEP)
+        self.fitted_ms = min(max(0.0, self.fit.solve()[2]), _MAX_PAUSE_MS)
         if load.prefill_speed_tokens_per_s > 0:
             self.speed_pause_ms = 1e3 / load.prefill_speed_tokens_per_s
 
-    def pause_ms(self, batch: float) -> float:
-        """How long one locally prefilled token holds up each stream of a batch; 0 while nothing is known."""
-        if self.fit.n < _ENOUGH:
-            return self.speed_pause_ms
-        a, b, c, d = self.line
-        alone_ms = a + b * batch
-        if alone_ms <= 0:
-            return self.speed_pause_ms
-        return min(max(0.0, 1e3 * (c + d * batch) / alone_ms), _MAX_PAUSE_MS)
+    def pause_ms(self) -> float:
+        """How long a locally prefilled token holds up each stream of the batch; 0 while nothing is known."""
+        return self.fitted_ms if self.fit.n >= _ENOUGH else self.speed_pause_ms
 
 
 def _plausible(load: WorkerLoad) -> bool:

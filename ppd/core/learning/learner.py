@@ -80,7 +80,7 @@ class Learner:
             ttft_ms = learned.prefill.normalized(ttft_ms, sample.p_computed, usual)
             learned.prefill.observe(sample.p_computed, sample.ttft_ms)
         if sample.d_computed and tpot_ms:
-            pause_ms = self.pause_ms(sample.decode_worker, sample.batch)
+            pause_ms = self.pause_ms(sample.decode_worker)
             tpot_ms += charge_ms(pause_ms, sample.d_computed, sample.batch, sample.n_out)
         ttft = ttft_ms / prior.ttft_ms
         tpot = tpot_ms / prior.tpot_ms if tpot_ms else None
@@ -110,10 +110,10 @@ class Learner:
             del workers[min(workers, key=lambda each: workers[each].at_s)]
         workers.setdefault(load.worker_id, Interference()).observe(load, now_s)
 
-    def pause_ms(self, worker_id: str, batch: float) -> float:
+    def pause_ms(self, worker_id: str) -> float:
         """How long a token prefilled on this D holds up each of its streams; 0 while nothing is known."""
         found = self.learned.interference.get(worker_id)
-        return found.pause_ms(batch) if found else 0.0
+        return found.pause_ms() if found else 0.0
 
     def prior_cost(self, cell: Cell, path: Path) -> Expected:
         """What the prior says; pull-back, where it was not measured, starts as P->D."""

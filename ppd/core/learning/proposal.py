@@ -19,7 +19,7 @@ from ppd.core.table import Table
 class Proposal(msgspec.Struct, frozen=True):
     cells: list[CellRecord]
     flips: list[str]  # "cell class": the verdicts that change, each with evidence
-    shift: float  # the largest relative change of a visited cell's figures
+    shift: float  # the largest change of a measured path's figures, in logarithms
 
 
 def propose(learner: Learner, published: Table, classes: Mapping[str, Weights]) -> Proposal:
@@ -45,8 +45,7 @@ def propose(learner: Learner, published: Table, classes: Mapping[str, Weights]) 
         else:
             figures = {path: cost.expected for path, cost in now.items()}
             flips += [f"{cell} {name}" for name in proven]
-        if cell in visited:
-            shift = max(shift, _shift(before, figures))
+        shift = max(shift, _shift(before, figures, now))
         proposed.append(_record(cell, figures, now, own.get(cell)))
     return Proposal(proposed, flips, shift)
 
@@ -64,12 +63,16 @@ def costs(learner: Learner, cell: Cell, known: Container[Path]) -> dict[Path, Co
     return found
 
 
-def _shift(before: Mapping[Path, Expected], now: Mapping[Path, Expected]) -> float:
-    pairs = [(now[path], old) for path, old in before.items()]
-    return max(
-        *(abs(log(new.ttft_ms / old.ttft_ms)) for new, old in pairs),
-        *(abs(log(new.tpot_ms / old.tpot_ms)) for new, old in pairs),
-    )
+def _shift(
+    before: Mapping[Path, Expected], figures: Mapping[Path, Expected], now: Mapping[Path, Cost]
+) -> float:
+    """How far the figures move, in logarithms, of those paths that enough turns measured in this cell."""
+    moved = [0.0]
+    for path, old in before.items():
+        if now[path].ttft.n >= MIN_TURNS:
+            new = figures[path]
+            moved += [abs(log(new.ttft_ms / old.ttft_ms)), abs(log(new.tpot_ms / old.tpot_ms))]
+    return max(moved)
 
 
 def _record(
