@@ -16,17 +16,7 @@ from simulator.sweep import Constants, Figures, figures, simulate
 TRAIN_SHARE = 0.03
 BANDS = {"0.5-2": (0.5, 2.0), "4-8": (4.0, 8.0), "10-20": (10.0, 20.0)}
 _STEPS = (1.35, 1.12, 1.04)  # factors by which a constant is tried up and down, round by round
-_FITTED = (
-    "request_ms",
-    "handoff_ms",
-    "sender_ms",
-    "receiver_ms",
-    "step_ms",
-    "seq_ms",
-    "prefill_ms",
-    "kernel_scale",
-    "prefill_scale",
-)
+_FITTED = tuple(Constants.__struct_fields__)
 
 
 def split(sweep: Iterable[Measured], seed: int = 0) -> tuple[list[Measured], list[Measured]]:

@@ -1,5 +1,6 @@
-"""The routers of the paper's sweep: the path is fixed by the worker that a conversation lives on."""
+"""The router of the paper's sweep: the path is fixed by the worker that a conversation lives on."""
 
+import random
 from math import inf
 
 from ppd.core.names import Path, Role
@@ -7,12 +8,17 @@ from simulator.cluster import Cluster, Job, Route, Worker
 
 
 class FixedRouter:
-    """Conversations go round the workers that decode; `local` names those that append-prefill."""
+    """Conversations go round the workers that decode; `local` names those that append-prefill.
+
+    `stray`: the share of turns meant to be D-local that go over P nevertheless.
+    """
 
     tick_s = inf
 
-    def __init__(self, local: frozenset[str]) -> None:
+    def __init__(self, local: frozenset[str], stray: float = 0.0, seed: int = 0) -> None:
         self._local = local
+        self._stray = stray
+        self._rng = random.Random(seed)
         self._home: dict[int, Worker] = {}
         self._next = 0
         self._next_prefill = 0
@@ -25,7 +31,7 @@ class FixedRouter:
             self._next += 1
         if home.role is Role.REPLICA:
             return Route(Path.REPLICA, home)
-        if job.index > 0 and home.name in self._local:
+        if job.index > 0 and home.name in self._local and self._rng.random() >= self._stray:
             return Route(Path.D_LOCAL, home)
         prefills = cluster.of(Role.PREFILL)
         self._next_prefill += 1

@@ -1,0 +1,269 @@
+"""A policy at work: features, decision, placement and sessions by the same core code as the frontend's."""
+
+import random
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from ppd.core import place
+from ppd.core.decision import Decision, Policy, Turn, View, Weights, WorkerView
+from ppd.core.identity import Candidate
+from ppd.core.names import Outcome, Path, Reason, Role
+from ppd.core.predict import OutputPredictor, RateWindow, session_mean
+from ppd.core.records import TurnRecord
+from ppd.core.sessions import Mark, Session, SessionStore
+from ppd.core.table import Table
+from simulator.cluster import Cluster, Job, Route, Worker
+from simulator.meter import Meter
+from simulator.online import Online
+
+_MODEL = "m"
+_REPORT_S = 0.25
+_SESSIONS = 100_000
+_TTL_S = 3600.0
+_TURNS = 1 << 12
+
+
+@dataclass(slots=True)
+class _Note:
+    """What is remembered of a turn between its decision and its end."""
+
+    turn: Turn
+    decision: Decision
+    session: Session
+    decode_running: int
+    decode_kv_use: float
+    prefill_queued: int
+
+
+class PolicyRouter:
+    """`table` is fixed unless there is an online loop."""
+
+    tick_s = _REPORT_S
+
+    def __init__(
+        self,
+        policy: Policy,
+        table: Table | None,
+        weights: Weights,
+        placement: str,
+        online: Online | None = None,
+        pullback: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.policy = policy
+        self.weights = weights
+        self.online = online
+        self._table = table
+        self._placement = placement
+        self._pullback = pullback
+        self._rng = random.Random(seed)
+        self._sessions = SessionStore(_SESSIONS, _TTL_S)
+        self._outputs = OutputPredictor()
+        self._arrivals = RateWindow()
+        self._meters: dict[int, Meter] = {}
+        self._rotation = 0
+
+    # --- the cluster's questions -------------------------------------------------------------------
+
+    def route(self, job: Job, cluster: Cluster) -> Route:
+        now_s = cluster.now_s
+        if not self._meters:
+            self._meters = {w.index: Meter(w) for w in cluster.workers}
+        match = self._sessions.match(_places(job), now_s)
+        session = match.session if match else Session(str(job.conversation.id))
+        turn = self._features(job, session, now_s)
+        home = next((w for w in cluster.workers if w.name == session.decode_worker), None)
+        views = {w.index: self._meters[w.index].view(now_s) for w in cluster.workers}
+        decodes, replicas = self._ready(cluster, Role.DECODE), self._ready(cluster, Role.REPLICA)
+        if home is not None and place.saturated(
+            views[home.index], (views[w.index] for w in decodes + replicas)
+        ):
+            home = None
+        if match is not None and home is None:
+            turn = _without_cache(turn)
+        decode = home if home in decodes else self._least(decodes, views)
+        replica = home if home in replicas else self._least(replicas, views)
+        prefills = self._ready(cluster, Role.PREFILL)
+        best = place.pick_prefill(
+            (views[w.index] for w in prefills), turn.prompt, {session.prefill_worker: turn.p_cached}
+        )
+        prefill = next((w for w in prefills if best and w.name == best.worker_id), None)
+        view = View(
+            prefill=best,
+            decode=views[decode.index] if decode else None,
+            replica=views[replica.index] if replica else None,
+            n_out_mean=self._outputs.predict(_MODEL, 0.0, None),
+            kv_bytes_per_token=cluster.workers[0].kv_bytes_per_token,
+            link_bytes_per_s=cluster.link.bytes_per_s,
+            handoff_ms=1e3 * (cluster.spec.handoff_s + cluster.link.setup_s),
+            pullback=self._pullback and home is not None and home is decode,
+        )
+        decision = self._decide(turn, view, home, decode, replica)
+        route = _route(decision, decode, replica, prefill, self._pullback)
+        self._book(job, route, turn, decision, session)
+        return route
+
+    def prefilled(self, job: Job) -> None:
+        route = job.route
+        if route is not None and route.prefill is not None:
+            meter = self._meters[route.prefill.index]
+            meter.running -= 1
+            meter.prefill_tokens -= job.note.turn.prompt - job.note.turn.p_cached
+
+    def finished(self, job: Job, cluster: Cluster) -> None:
+        route, note = job.route, job.note
+        assert route is not None  # noqa: S101
+        meter = self._meters[route.worker.index]
+        meter.running -= 1
+        if route.prefill is None:
+            meter.prefill_tokens -= note.turn.prompt - note.turn.d_cached
+        session: Session = note.session
+        session.decode_worker = route.worker.name
+        if route.prefill is not None:
+            session.prefill_worker = route.prefill.name
+            session.p_known_tokens = job.prompt
+        session.local_streak = session.local_streak + 1 if route.path is Path.D_LOCAL else 0
+        session.last_path = route.path
+        session.n_out_mean_tokens = session_mean(session.n_out_mean_tokens, job.n_out)
+        self._outputs.observe(_MODEL, job.n_out)
+        after = _key(job.conversation.id, job.index)
+        mark = Mark(-1 - after, after, job.index + 1, job.prompt, job.prompt + job.n_out)
+        self._sessions.add_mark(session, mark, cluster.now_s)
+        if self.online is not None:
+            self.online.turn(self._record(job, cluster.now_s), cluster.now_s)
+
+    def tick(self, cluster: Cluster) -> None:
+        for meter in self._meters.values():
+            load = meter.report(cluster.now_s)
+            if self.online is not None and meter.decodes:
+                self.online.load(load, cluster.now_s)
+        if self.online is not None:
+            self.online.tick(cluster.now_s)
+
+    # --- its own -----------------------------------------------------------------------------------
+
+    def _features(self, job: Job, session: Session, now_s: float) -> Turn:
+        if job.index == 0:
+            self._arrivals.add(now_s)
+        known = session.marks[-1].total_tokens if session.marks else 0
+        return Turn(
+            turn=job.index + 1,
+            n_in=job.prompt - known,
+            n_out=self._outputs.predict(_MODEL, session.n_out_mean_tokens, None),
+            n_ctx=known,
+            qps=self._arrivals.rate(now_s),
+            d_cached=known,
+            p_cached=min(session.p_known_tokens, known),
+            local_streak=session.local_streak,
+            idle_s=now_s - session.last_s if session.marks else 0.0,
+            draw=self._rng.random(),
+        )
+
+    def _ready(self, cluster: Cluster, role: Role) -> list[Worker]:
+        """Rotated, so that equals share the load."""
+        found = cluster.of(role)
+        self._rotation += 1
+        at = self._rotation % len(found) if found else 0
+        return found[at:] + found[:at]
+
+    def _least(self, workers: list[Worker], views: dict[int, WorkerView]) -> Worker | None:
+        best = place.pick_decode([views[w.index] for w in workers])
+        return next(w for w in workers if w.name == best.worker_id) if best else None
+
+    def _decide(
+        self, turn: Turn, view: View, home: Worker | None, decode: Worker | None, replica: Worker | None
+    ) -> Decision:
+        if replica is not None and (decode is None or home is replica):
+            return Decision(Path.REPLICA, Reason.BOUND)
+        if replica is not None and home is None and view.replica and view.decode:
+            best = place.pick_decode([view.decode, view.replica])
+            if best is view.replica:
+                return Decision(Path.REPLICA, Reason.FIRST_TURN)
+        return self.policy.decide(turn, view, self.table, self.weights)
+
+    @property
+    def table(self) -> Table | None:
+        return self.online.table if self.online is not None else self._table
+
+    def _book(self, job: Job, route: Route, turn: Turn, decision: Decision, session: Session) -> None:
+        meter = self._meters[route.worker.index]
+        meter.running += 1
+        queued = 0
+        if route.prefill is not None:
+            other = self._meters[route.prefill.index]
+            queued = other.view(0.0).queued_prefill_tokens
+            other.running += 1
+            other.prefill_tokens += turn.prompt - turn.p_cached
+        else:
+            meter.prefill_tokens += turn.prompt - turn.d_cached
+        view = meter.view(0.0)
+        job.note = _Note(turn, decision, session, view.running, view.kv_use, queued)
+
+    def _record(self, job: Job, now_s: float) -> TurnRecord:
+        route, note = job.route, job.note
+        assert route is not None  # noqa: S101
+        turn: Turn = note.turn
+        return TurnRecord(
+            request_id=f"{job.conversation.id}.{job.index}",
+            ended_unix_s=now_s,
+            model=_MODEL,
+            placement=self._placement,
+            path=route.path,
+            reason=note.decision.reason,
+            outcome=Outcome.ERROR if job.failed else Outcome.OK,
+            turn=turn.turn,
+            cell=note.decision.cell,
+            explored=note.decision.reason is Reason.EXPLORE,
+            n_in_tokens=turn.n_in,
+            n_ctx_tokens=turn.n_ctx,
+            n_out_predicted_tokens=turn.n_out,
+            n_prompt_tokens=job.prompt,
+            n_out_tokens=job.n_out,
+            expected_cached_tokens=turn.d_cached,
+            cached_tokens_prefill=job.cached_p,
+            cached_tokens_decode=job.cached_d,
+            p_missing_tokens=turn.n_ctx - turn.p_cached,
+            local_streak=turn.local_streak,
+            idle_s=turn.idle_s,
+            qps=turn.qps,
+            ttft_ms=1e3 * job.ttft_s,
+            tpot_ms=1e3 * job.tpot_s,
+            e2e_ms=1e3 * job.e2e_s,
+            kv_bytes=job.kv_bytes,
+            kv_transfer_ms=1e3 * job.kv_s,
+            prefill_worker=route.prefill.name if route.prefill else "",
+            decode_worker=route.worker.name,
+            decode_running=note.decode_running,
+            decode_kv_use=note.decode_kv_use,
+            prefill_queued_tokens=note.prefill_queued,
+        )
+
+
+def _key(conversation: int, turn: int) -> int:
+    return conversation * _TURNS + turn + 1
+
+
+def _places(job: Job) -> list[Candidate]:
+    """Where this turn's history may meet a known one: after the last answer."""
+    if job.index == 0:
+        return []
+    after = _key(job.conversation.id, job.index - 1)
+    return [Candidate(after, -1 - after, job.index)]
+
+
+def _without_cache(turn: Turn) -> Turn:
+    return replace(turn, d_cached=0)
+
+
+def _route(
+    decision: Decision, decode: Worker | None, replica: Worker | None, prefill: Worker | None, hold: bool
+) -> Route:
+    path = decision.path
+    if replica is not None and (decode is None or path is Path.REPLICA):
+        return Route(Path.REPLICA, replica, None, decision.reason)
+    if decode is None:
+        raise RuntimeError("nobody can serve a turn")
+    if path in (Path.D_LOCAL, Path.REPLICA) or prefill is None:
+        return Route(Path.D_LOCAL, decode, None, decision.reason, hold=hold)
+    return Route(path, decode, prefill, decision.reason, pullback=path is Path.P_D_PULLBACK, hold=hold)
