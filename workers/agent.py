@@ -22,6 +22,7 @@ from workers.engine.ports import free_ports
 from workers.engine.process import EngineProcess, start_engine
 from workers.health import HealthCheck
 from workers.load import LoadMeter
+from workers.receiver import ReportReceiver
 from workers.settings import WorkerSettings, parse_cores
 
 RESTARTS = Counter("ppd_engine_restarts", "Engines that died or hung and were started again")
@@ -40,12 +41,14 @@ class Agent:
         run_dir: Path,
         registration: Registration,
         bus: Bus,
+        reports: ReportReceiver,
         logger: logging.Logger,
     ) -> None:
         self._settings = settings
         self._run_dir = run_dir
         self._registration = registration
         self._bus = bus
+        self._reports = reports
         self._log = logger
         self._draining = asyncio.Event()
         self._ending = asyncio.Event()
@@ -168,7 +171,7 @@ class Agent:
                 self._log.debug("no load report: %s", error)
             else:
                 health.saw(self._last)
-                load = meter.report(time.monotonic(), self._last, None)
+                load = meter.report(time.monotonic(), self._last, self._reports.queued_prefill_tokens)
                 await self._bus.publish(subject, encode(load), "load")
             await asyncio.sleep(max(0.05, _REPORT_EVERY_S - (time.monotonic() - began_s)))
 

@@ -13,6 +13,7 @@ from ppd.runtime.registry import Registration
 from ppd.runtime.settings import load
 from ppd.runtime.tasks import Supervisor
 from workers.agent import Agent
+from workers.receiver import ReportReceiver
 from workers.settings import WorkerSettings
 
 
@@ -28,17 +29,21 @@ async def _run(settings: WorkerSettings, run_dir: Path, logger: logging.Logger) 
     etcd = Etcd(settings.etcd)
     bus = Bus(settings.nats, f"worker-{settings.name}", logger)
     registration = Registration(etcd, settings.namespace, logger)
-    agent = Agent(settings, run_dir, registration, bus, logger)
+    reports = ReportReceiver(settings.namespace, bus, logger)
+    await reports.open(run_dir)
+    agent = Agent(settings, run_dir, registration, bus, reports, logger)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.drain)
     supervisor = Supervisor(logger)
     supervisor.start("registration", registration.run)
+    supervisor.start("kv reports", reports.run)
     connecting = asyncio.create_task(bus.connect())
     try:
         return await agent.run()
     finally:
         connecting.cancel()
+        reports.close()
         await supervisor.close()
         await registration.close()
         await bus.close()

@@ -12,14 +12,21 @@ from opentelemetry.trace import Span, Tracer
 _provider: TracerProvider | None = None
 
 
-def _exporter(endpoint: str) -> SpanExporter:
-    """OTLP over HTTP for port 4318 or a URL with a path, else over gRPC."""
+def http_url(endpoint: str) -> str:
+    """Where OTLP over HTTP goes, for port 4318 or a URL with a path; empty where gRPC is meant."""
     parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
-    if parts.port == 4318 or parts.path.rstrip("/"):
+    if parts.port != 4318 and not parts.path.rstrip("/"):
+        return ""
+    url = parts.geturl().rstrip("/")
+    return url if url.endswith("/v1/traces") else url + "/v1/traces"
+
+
+def _exporter(endpoint: str) -> SpanExporter:
+    parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
+    if url := http_url(endpoint):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
 
-        url = parts.geturl().rstrip("/")
-        return Http(endpoint=url if url.endswith("/v1/traces") else url + "/v1/traces", timeout=5)
+        return Http(endpoint=url, timeout=5)
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
 
     return Grpc(endpoint=parts.geturl(), insecure=parts.scheme != "https", timeout=5)

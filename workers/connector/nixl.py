@@ -3,27 +3,73 @@
 It keeps the name `NixlConnector`, because vLLM asks for that name where it treats NIXL specially.
 """
 
+import logging
 from pathlib import Path
 from typing import Any
 
-from workers.connector.internals import NixlPullConnector, mismatch, registered_kv
+from ppd.runtime import tracing
+from workers.connector.internals import (
+    KVConnectorRole,
+    NixlBaseConnector,
+    NixlPullConnector,
+    ReportingScheduler,
+    TracingWorker,
+    mismatch,
+    registered_kv,
+)
+from workers.connector.reporter import Reporter
+from workers.connector.spans import Puller
+from workers.connector.transfers import TransferBook
 from workers.facts import ConnectorFacts, write_facts
+
+_log = logging.getLogger("vllm.ppd")
 
 
 class NixlConnector(NixlPullConnector):
-    """vLLM's NIXL pull connector, which says what it is and what it moves."""
+    """vLLM's NIXL pull connector, which says what it is and what it moves.
+
+    Its own settings are `kv_connector_extra_config.ppd`: worker_id, run_dir, otlp_endpoint, sample_ratio,
+    plain_on_mismatch. Raises RuntimeError for a vLLM that it does not know, unless the last is true: then
+    it is vLLM's own connector, without spans and reports.
+    """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         self._own = vllm_config.kv_transfer_config.get_from_extra_config("ppd", {})
-        if why := mismatch():
-            raise RuntimeError(why)
-        super().__init__(vllm_config, role, kv_cache_config)
+        self._run_dir = Path(self._own["run_dir"]) if self._own.get("run_dir") else None
+        self._reporter: Reporter | None = None
         self._config = vllm_config
+        why = mismatch()
+        if why and not self._own.get("plain_on_mismatch"):
+            raise RuntimeError(f"{why}; plain_on_mismatch would serve without KV spans")
+        if why:
+            _log.warning("%s: SERVING WITHOUT KV SPANS AND REPORTS, with vLLM's own connector", why)
+            super().__init__(vllm_config, role, kv_cache_config)
+            return
+        # Not NixlPullConnector's: that would build vLLM's own halves, each with a NIXL agent.
+        NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)
+        worker_id = str(self._own.get("worker_id", ""))
+        if role == KVConnectorRole.SCHEDULER:
+            scheduler = ReportingScheduler(vllm_config, self.engine_id, kv_cache_config)
+            self._reporter = Reporter(Puller(worker_id, self.engine_id, 0, ""), None, self._run_dir)
+            scheduler.report_to(self._reporter, worker_id)
+            self.connector_scheduler = scheduler
+        else:
+            worker = TracingWorker(vllm_config, self.engine_id, kv_cache_config)
+            puller = Puller(worker_id, self.engine_id, worker.tp_rank, "+".join(worker.nixl_backends))
+            self._reporter = Reporter(puller, self._tracer(worker_id), self._run_dir)
+            worker.follow_in(TransferBook(self._reporter.put))
+            self.connector_worker = worker
+
+    def _tracer(self, worker_id: str) -> Any:
+        endpoint = str(self._own.get("otlp_endpoint") or "")
+        if not endpoint:
+            return None
+        return tracing.setup("ppd-kv", endpoint, worker_id, float(self._own.get("sample_ratio", 1.0)))
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         super().set_xfer_handshake_metadata_pp_aware(metadata)
         scheduler = self.connector_scheduler
-        if (run_dir := self._own.get("run_dir")) and scheduler is not None:
+        if self._run_dir is not None and scheduler is not None:
             facts = ConnectorFacts(
                 worker_id=self._own.get("worker_id", ""),
                 connector=type(self).__name__,
@@ -35,4 +81,10 @@ class NixlConnector(NixlPullConnector):
                 bidirectional=bool(scheduler.is_bidirectional_kv_xfer_enabled),
                 **registered_kv(metadata),
             )
-            write_facts(Path(run_dir), facts)
+            write_facts(self._run_dir, facts)
+
+    def shutdown(self) -> None:
+        super().shutdown()  # type: ignore[no-untyped-call]
+        if self._reporter is not None:
+            self._reporter.close()
+            tracing.shutdown()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ppd.core.names import Role
+from ppd.runtime.tracing import http_url
 from workers.settings import WorkerSettings
 from workers.sim.command import sim_argv
 
@@ -47,7 +48,7 @@ def engine_argv(settings: WorkerSettings, start: Start) -> list[str]:
     if block_tokens := settings.block_size or (_CPU_BLOCK_TOKENS if settings.backend == "cpu" else 0):
         flags["--block-size"] = block_tokens
     if settings.otlp_endpoint:
-        flags["--otlp-traces-endpoint"] = settings.otlp_endpoint
+        flags["--otlp-traces-endpoint"] = http_url(settings.otlp_endpoint) or settings.otlp_endpoint
     if settings.role in _KV_ROLE:
         flags["--kv-transfer-config"] = json.dumps(kv_transfer_config(settings, start))
     argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
@@ -94,6 +95,8 @@ def engine_env(
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": "1",
         }
+    if http_url(settings.otlp_endpoint):
+        env["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
     if Path(settings.model).is_dir():
         env["HF_HUB_OFFLINE"] = "1"
     env |= base
