@@ -24,6 +24,10 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("chat", "ppd.cli.chat", "talk to the model; shows the path of each turn"),
         Command("model", "ppd.cli.model", "prepare the small model that comes from PyPI"),
     ),
+    "A cluster": (
+        Command("compose", "ppd.cli.compose", "write the compose file of a placement's engines"),
+        Command("trace", "ppd.cli.trace", "draw a turn's trace from Jaeger: where its time went"),
+    ),
     "One service alone": (
         Command("worker", "workers.main", "the agent beside one engine"),
         Command("planner", "planner.main", "the service that owns the PPD table"),

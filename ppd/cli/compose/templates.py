@@ -1,0 +1,149 @@
+"""The parts of a compose file of engines that do not depend on the placement."""
+
+ENVIRONMENT = """\
+x-env: &env
+  PPD_ETCD: {etcd}
+  PPD_NATS: {nats}
+  PPD_NAMESPACE: ${{PPD_NAMESPACE:-default}}
+  PPD_LOG_LEVEL: ${{PPD_LOG_LEVEL:-info}}
+  PPD_LOG_JSON: "true"
+  PPD_MAX_MODEL_LEN:
+  OTEL_EXPORTER_OTLP_ENDPOINT: ${{OTEL_EXPORTER_OTLP_ENDPOINT-{traces}}}
+"""
+
+WORKER = """\
+x-worker: &worker
+  restart: unless-stopped
+  init: true
+  cap_drop: [ALL]
+  security_opt: ["no-new-privileges:true"]
+  logging:
+    driver: json-file
+    options: {max-size: 10m, max-file: "3"}
+  environment: *env
+  stop_grace_period: 80s
+"""
+
+HEALTHCHECK = """\
+x-healthcheck: &healthcheck
+  interval: 5s
+  timeout: 5s
+  retries: 12
+  start_period: 20m
+"""
+
+SIM = """\
+  image: ${PPD_IMAGE:-ppd/control:0.1.0}
+  build:
+    context: ../..
+    dockerfile: deploy/compose/images/control.Dockerfile
+    args:
+      BASE: ${PYTHON_IMAGE:-python:3.11.13-slim-bookworm}
+  read_only: true
+  tmpfs: [/tmp]
+  mem_limit: 2g
+  pids_limit: 256
+"""
+
+CPU_ENVIRONMENT = """\
+  PPD_KV_CACHE_GIB:
+  PPD_SIDE_CHANNEL_HOST: ${PPD_SIDE_CHANNEL_HOST:-own-address}
+  UCX_TLS: tcp
+  XDG_CACHE_HOME: /models
+"""
+
+CPU = """\
+  image: &image ${PPD_CPU_IMAGE:-ppd/cpu:0.1.0}
+  build: &build
+    context: ../..
+    dockerfile: deploy/compose/images/cpu.Dockerfile
+    args:
+      BASE: ${PYTHON_IMAGE:-python:3.11.13-slim-bookworm}
+  volumes: ["models:/models"]
+  shm_size: 1g
+  mem_limit: ${PPD_WORKER_MEMORY:-8g}
+  pids_limit: 1024
+"""
+
+# The small model is converted once, into the volume that all engines share.
+CPU_MODEL = """\
+  models:
+    image: *image
+    build: *build
+    environment: *env
+    restart: "no"
+    network_mode: none
+    cap_drop: [ALL]
+    command: ["ppd", "model", "prepare"]
+    volumes: ["models:/models"]
+
+"""
+
+GPU_ENVIRONMENT = """\
+  PPD_SIDE_CHANNEL_HOST: ${PPD_SIDE_CHANNEL_HOST:-own-address}
+  HF_HOME: /models
+  HF_TOKEN_FILE: /run/secrets/hf_token
+  CUDA_DEVICE_ORDER: PCI_BUS_ID
+  UCX_TLS:
+  UCX_NET_DEVICES:
+  UCX_LOG_LEVEL:
+"""
+
+# KV moves from GPU to GPU over NVLink only between processes that see both GPUs and share IPC and PID namespaces;
+# which GPU an engine computes on is its `--devices`.
+GPU = """\
+  image: ${PPD_GPU_IMAGE:-ppd/gpu:0.1.0}
+  build:
+    context: ../..
+    dockerfile: deploy/compose/images/gpu.Dockerfile
+    args:
+      BASE: ${VLLM_IMAGE:-vllm/vllm-openai:v0.32.0}
+  ipc: host
+  pid: host
+  ulimits:
+    memlock: -1
+  deploy:
+    resources:
+      reservations:
+        devices:
+          - driver: nvidia
+            count: all
+            capabilities: [gpu]
+  volumes: ["models:/models"]
+  secrets: [hf_token]
+  mem_limit: ${PPD_WORKER_MEMORY:-96g}
+  pids_limit: 4096
+"""
+
+RDMA = """\
+  cap_add: [IPC_LOCK]
+  devices: [/dev/infiniband]
+"""
+
+# For the exact count of new tokens the frontend reads the engines' tokenizer.
+FRONTEND = """\
+  frontend:
+    volumes: ["models:/models:ro"]
+
+"""
+
+SERVERS = """\
+  etcd:
+    ports: ["{address}:2379:2379"]
+
+  nats:
+    ports: ["{address}:4222:4222"]
+
+"""
+
+MODELS_VOLUME = """\
+volumes:
+  models:
+"""
+
+HF_TOKEN = """\
+secrets:
+  hf_token:
+    file: ${HF_TOKEN_FILE:-./secrets/empty}
+
+"""
