@@ -43,7 +43,7 @@ def _learned(learned: Learned) -> dict[str, Any]:
         "drift_alarms": {name: drift.alarms for name, drift in learned.drift.items()},
         "p_ms_per_token": _short(learned.prefill.ms_per_token()),
         "pause_ms_per_token": {
-            worker: _short(found.pause_ms()) for worker, found in learned.interference.items()
+            worker: _short(found.pause_ms) for worker, found in learned.interference.items()
         },
         "survival": [[_short(p) for p in row] for row in learned.survival.grid()],
     }

@@ -19,7 +19,6 @@ from ppd.core.records import WorkerLoad
 
 _KEEP = 0.995  # of two hundred windows
 _EVERY_S = 2.0  # reports are means over about ten seconds: nearer ones say the same again
-_ENOUGH = 20.0
 _MIN_OUT = 32  # tokens; a shorter answer would make any prefill look endless
 _MAX_PAUSE_MS = 100.0  # a token; beyond lies a broken fit
 _MAX_ITL_MS = 1e5
@@ -30,9 +29,9 @@ class Interference(msgspec.Struct):
     """One D's. Units: ms, tokens, streams, tokens a second."""
 
     fit: Regression = msgspec.field(default_factory=lambda: Regression.empty(3))
-    fitted_ms: float = 0.0  # p
     at_s: float = -1e9
-    speed_pause_ms: float = 0.0  # ms a token by D's own prefill speed, until the fit is good
+    speed_ms: float = 0.0  # a token, by D's own prefill speed: what p is taken for until the fit knows better
+    pause_ms: float = 0.0  # p: how long a locally prefilled token holds up each stream of the batch
 
     def observe(self, load: WorkerLoad, now_s: float) -> None:
         """Take in a report; those that come sooner than 2 s after the last one used are passed over."""
@@ -41,14 +40,11 @@ class Interference(msgspec.Struct):
         self.at_s = now_s
         batch = load.decode_tokens_per_s * load.itl_ms / 1e3 or float(load.running)
         u = load.prefill_tokens_per_s
-        self.fit.observe((1.0, batch, u * load.itl_ms / 1e3), load.itl_ms, _KEEP)
-        self.fitted_ms = min(max(0.0, self.fit.solve()[2]), _MAX_PAUSE_MS)
         if load.prefill_speed_tokens_per_s > 0:
-            self.speed_pause_ms = 1e3 / load.prefill_speed_tokens_per_s
-
-    def pause_ms(self) -> float:
-        """How long a locally prefilled token holds up each stream of the batch; 0 while nothing is known."""
-        return self.fitted_ms if self.fit.n >= _ENOUGH else self.speed_pause_ms
+            self.speed_ms = min(1e3 / load.prefill_speed_tokens_per_s, _MAX_PAUSE_MS)
+        self.fit.observe((1.0, batch, u * load.itl_ms / 1e3), load.itl_ms, _KEEP)
+        fitted = self.fit.solve(toward=(0.0, 0.0, self.speed_ms))[2]
+        self.pause_ms = min(max(0.0, fitted), _MAX_PAUSE_MS)
 
 
 def _plausible(load: WorkerLoad) -> bool:

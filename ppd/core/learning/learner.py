@@ -113,7 +113,7 @@ class Learner:
     def pause_ms(self, worker_id: str) -> float:
         """How long a token prefilled on this D holds up each of its streams; 0 while nothing is known."""
         found = self.learned.interference.get(worker_id)
-        return found.pause_ms() if found else 0.0
+        return found.pause_ms if found else 0.0
 
     def prior_cost(self, cell: Cell, path: Path) -> Expected:
         """What the prior says; pull-back, where it was not measured, starts as P->D."""

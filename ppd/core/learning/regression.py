@@ -1,5 +1,7 @@
 """Least squares over a few features that forgets: every observation weighs less than the one after it."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 
@@ -23,17 +25,19 @@ class Regression(msgspec.Struct):
             for j, xj in enumerate(x):
                 row[j] = keep * row[j] + xi * xj
 
-    def solve(self, ridge: float = 0.01) -> list[float]:
-        """The coefficients; all zeros where nothing was observed.
+    def solve(self, toward: Sequence[float] = (), ridge: float = 0.01) -> list[float]:
+        """The coefficients; `toward` (or zeros) where nothing was observed.
 
-        The first feature is the constant 1. The others' slopes are drawn to 0 as far as the feature did not
-        vary: by `ridge` against its squared mean. So what never varied is left to the constant.
+        The first feature is the constant 1. The others' slopes are drawn to `toward` as far as the feature
+        did not vary: by `ridge` against its squared mean. So what never varied is left to the constant.
         """
         size = len(self.targets)
         a = [[*row, target] for row, target in zip(self.moments, self.targets, strict=True)]
         for i in range(size):
             mean_square = self.moments[i][0] ** 2 / self.n if i and self.n else 0.0
-            a[i][i] += ridge * mean_square + 1e-9
+            weight = ridge * mean_square + 1e-9
+            a[i][i] += weight
+            a[i][size] += weight * (toward[i] if toward else 0.0)
         for i in range(size):
             pivot = max(range(i, size), key=lambda r: abs(a[r][i]))
             a[i], a[pivot] = a[pivot], a[i]

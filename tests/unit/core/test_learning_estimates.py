@@ -93,20 +93,20 @@ def test_interference_recovers_what_a_local_token_costs(pause_ms, idle_itl_ms, s
             ),
             2.0 * n,
         )
-    assert found.pause_ms() == pytest.approx(pause_ms, rel=0.15)
+    assert found.pause_ms == pytest.approx(pause_ms, rel=0.15)
 
 
 def test_interference_is_the_prefill_speed_until_it_knows_better_and_never_negative():
     found = Interference()
-    assert found.pause_ms() == 0
+    assert found.pause_ms == 0
     found.observe(WorkerLoad(worker_id="d", itl_ms=5.0, running=4, prefill_speed_tokens_per_s=10_000), 0.0)
-    assert found.pause_ms() == pytest.approx(0.1)
+    assert found.pause_ms == pytest.approx(0.1)
     for n in range(100):  # faster the more it prefills: no such engine
         u = 100.0 * (n % 10)
         found.observe(
             WorkerLoad(worker_id="d", itl_ms=10 - u / 200, running=4, prefill_tokens_per_s=u), 2.0 + 2 * n
         )
-    assert found.pause_ms() == 0
+    assert found.pause_ms == 0
 
 
 @given(st.floats(0, 1), st.integers(0, 5000), st.floats(0, 100), st.integers(0, 2000))
