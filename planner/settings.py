@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ppd.core.learning.publication import EVERY_S, EXPLORE, MAX_EXPLORE
 from ppd.runtime.settings import ServiceSettings
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -16,9 +17,9 @@ class PlannerSettings(ServiceSettings):
     host: str = Field("127.0.0.1", description="address of /metrics, /live and /ready")
     port: int = Field(8010, ge=0, le=65535, description="their port; 0 picks a free one")
     explore: float = Field(
-        0.01,
+        EXPLORE,
         ge=0,
-        le=0.02,
+        le=MAX_EXPLORE,
         description="share of turns that may take the other path to keep it measured; 0: off",
     )
     settle_s: Seconds = Field(
@@ -29,4 +30,4 @@ class PlannerSettings(ServiceSettings):
     checkpoint_s: Seconds = Field(
         1.0, description="what was learned is saved, and turns acknowledged, so often"
     )
-    publish_s: Seconds = Field(10.0, description="least time between two published versions of one table")
+    publish_s: Seconds = Field(EVERY_S, description="least time between two published versions of one table")

@@ -16,6 +16,20 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
     """Base of all records."""
 
 
+# Fields of a WorkerRecord that must be equal where two engines shall exchange KV.
+KV_FIELDS = (
+    "model",
+    "backend",
+    "engine_version",
+    "kv_connector",
+    "block_size_tokens",
+    "kv_bytes_per_token",
+    "dtype",
+    "kv_layout",
+    "kv_compatibility",
+)
+
+
 class WorkerRecord(Record):
     """One incarnation of an engine, at `/ppd/{ns}/workers/{worker_id}` under its agent's lease."""
 
@@ -39,6 +53,7 @@ class WorkerRecord(Record):
     tensor_parallel: int = 1
     dtype: str = ""
     kv_layout: str = ""
+    kv_compatibility: str = ""  # vLLM's own hash: model path, attention backend, NIXL protocol, ...
     bidirectional: bool = False  # pull-back (D->P) is switched on
     hardware: str = ""
     model_path: str = ""  # the model's folder on the worker's host, if it is one
@@ -47,16 +62,7 @@ class WorkerRecord(Record):
 
     def kv_signature(self) -> tuple[object, ...]:
         """What two engines must have in common to exchange KV over NIXL."""
-        return (
-            self.model,
-            self.backend,
-            self.engine_version,
-            self.kv_connector,
-            self.block_size_tokens,
-            self.kv_bytes_per_token,
-            self.dtype,
-            self.kv_layout,
-        )
+        return tuple(getattr(self, field) for field in KV_FIELDS)
 
 
 class WorkerLoad(Record):
@@ -228,6 +234,8 @@ class TableSnapshot(Record):
     source: str = ""  # how it came about: seed, profile, online, rollback of N
     frozen: bool = False
     explore_share: float = -1.0  # of the turns; -1 = as the policy is set (the planner widens it after drift)
+    pause_ms: float = -1.0  # by which a token that D prefills holds up each of its streams; -1 = see the cells
+    survival: list[list[float]] = []  # chance that D still holds a chat: ppd.core.learning.survival; [] = 1
     weights: dict[str, tuple[float, float]] = {}  # SLO class -> (w_ttft, w_tpot)
     cells: list[CellRecord] = []
     v: int = 1

@@ -16,6 +16,7 @@ from ppd.core.records import CellRecord, Estimate, TableSnapshot
 from ppd.core.score import Expected
 
 _TIE = 1e-9
+_MAX_PAUSE_MS = 1e3
 _MAX_WEIGHTS = 64  # verdict lists kept at once; SLO classes are few
 
 
@@ -62,7 +63,9 @@ class Table:
         measured = _measured(snapshot)
         found = baselines(measured, snapshot.placement)
         self.prefill_tokens_per_s = prefill_speed(found)  # a lower bound, from the figures themselves
-        self.interference_ms = interference(measured, found)  # a locally prefilled token, on each step of D
+        # What a locally prefilled token adds to each step of D: learned from load reports, or by the cells.
+        self.interference_ms = snapshot.pause_ms if snapshot.pause_ms >= 0 else interference(measured, found)
+        self.survival = snapshot.survival
         self._rows = _dense_rows(measured, found)
         self._verdicts: dict[tuple[float, float], list[Verdict]] = {}
 
@@ -142,6 +145,10 @@ def _check_head(snapshot: TableSnapshot) -> None:
         raise TableError(f"version {snapshot.version} is below 0")
     if not snapshot.explore_share <= 1:
         raise TableError(f"share of exploration {snapshot.explore_share} is above 1")
+    if not snapshot.pause_ms <= _MAX_PAUSE_MS:
+        raise TableError(f"a pause of {snapshot.pause_ms} ms a token is more than any engine's")
+    if not all(row and all(0 <= p <= 1 for p in row) for row in snapshot.survival):
+        raise TableError("chances of survival are not between 0 and 1")
     for name, pair in snapshot.weights.items():
         if not all(isfinite(w) and w >= 0 for w in pair):
             raise TableError(f"weights of {name!r} are not finite and >= 0: {pair}")

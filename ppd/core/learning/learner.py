@@ -60,7 +60,7 @@ class Learner:
         """Take in one finished turn, at `now_s` of a clock that all records share (Unix time)."""
         kept = survived(record)
         if kept is not None:
-            self.learned.survival.observe(record.idle_s, record.decode_kv_use, kept)
+            self.learned.survival.observe(record.idle_s, record.decode_kv_use, kept, now_s)
         sample = sample_of(record)
         if isinstance(sample, Unfit):
             self.learned.unfit[sample] = self.learned.unfit.get(sample, 0) + 1

@@ -47,6 +47,9 @@ class Adaptive:
             return early
         if table is None:
             return NO_TABLE
+        evicted = guards.likely_evicted(turn, view, table)
+        if evicted is not None:
+            return evicted
         verdict = verdict_for(turn, table, weights)
         row, expected = verdict.row, verdict.row.expected
         reason = Reason.TABLE if row.exact else Reason.TABLE_NEAREST

@@ -1,7 +1,9 @@
 """What every policy must heed: a path needs workers that can serve it, and D-local needs a cache."""
 
 from ppd.core.decision import Decision, Turn, View
+from ppd.core.learning import survival
 from ppd.core.names import Path, Reason
+from ppd.core.table import Table
 
 _NO_DECODE = Decision(Path.REPLICA, Reason.NO_DECODE)
 _NO_PREFILL = Decision(Path.D_LOCAL, Reason.NO_PREFILL)
@@ -37,3 +39,10 @@ def first_or_uncached(turn: Turn) -> Decision | None:
     if turn.turn <= 1:
         return _FIRST_TURN
     return None if turn.d_cached > 0 else _NOT_CACHED
+
+
+def likely_evicted(turn: Turn, view: View, table: Table) -> Decision | None:
+    """P->D for a conversation that D has probably evicted: by how long it was idle, and how full D is."""
+    kv_use = view.decode.kv_use if view.decode else 0.0
+    chance = survival.probability(table.survival, turn.idle_s, kv_use)
+    return None if chance >= survival.TREAT_AS_CACHED else _NOT_CACHED

@@ -13,7 +13,7 @@ from ppd.core.learning.estimate import Decayed
 from ppd.core.learning.interference import Interference, charge_ms
 from ppd.core.learning.prefill import PrefillCost
 from ppd.core.learning.regression import Regression
-from ppd.core.learning.survival import IDLE_S, KV_USE, Survival, probability
+from ppd.core.learning.survival import IDLE_S, KV_USE, Survival, distrusted, probability
 from ppd.core.records import WorkerLoad
 
 pytestmark = pytest.mark.unit
@@ -131,7 +131,7 @@ def test_a_stale_cache_is_taken_out_of_what_p_d_costs():
 def test_survival_never_rises_with_idle_time_or_pressure(turns):
     survival = Survival()
     for idle_s, kv_use, kept in turns:
-        survival.observe(idle_s, kv_use, kept)
+        survival.observe(idle_s, kv_use, kept, 1e9)
     grid = survival.grid()
     assert all(0 <= p <= 1 for row in grid for p in row)
     assert all(a >= b for row in grid for a, b in pairwise(row))
@@ -143,13 +143,16 @@ def test_survival_learns_where_caches_die_and_trusts_where_nothing_is_known():
     assert probability(survival.grid(), 1e9, 1.0) == 1.0
     assert probability([], 5, 0.5) == 1.0
     for _ in range(100):
-        survival.observe(5, 0.3, True)
-        survival.observe(400, 0.9, False)
+        survival.observe(5, 0.3, True, 1e9)
+        survival.observe(400, 0.9, False, 1e9)
     grid = survival.grid()
     assert probability(grid, 5, 0.3) > 0.95
     assert probability(grid, 400, 0.9) < 0.1
     assert probability(grid, 4000, 0.99) < 0.1
     assert probability(grid, 400, 0.3) > 0.95
+    assert distrusted(grid)
+    survival.observe(5, 0.3, True, 1e9 + 24 * 3600)
+    assert not distrusted(survival.grid()), "a day later it goes and sees again"
     assert len(grid) == len(IDLE_S) + 1
     assert len(grid[0]) == len(KV_USE) + 1
 
