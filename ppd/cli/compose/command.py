@@ -21,9 +21,7 @@ class ComposeSettings(CommandSettings):
     gpus: CommaList = Field(
         [], description="CUDA devices of each node, shared evenly by its engines, such as 0,1,2,3; none: CPU"
     )
-    model: str = Field(
-        "", description="what the engines load; empty: PPD_MODEL, or the small model on the CPU"
-    )
+    model: str = Field("", description="what the engines load; empty: PPD_MODEL, else a default")
     engine: str = Field("vllm", pattern="^(vllm|sim)$", description="vllm, or sim for simulated engines")
     hardware: str = Field("h100-llama-3.1-8b", description="the profile that simulated engines follow")
     nodes: CommaList = Field(

@@ -44,7 +44,7 @@ def render(wanted: Wanted, node: Node) -> str:
     where = f" Node {node.address}." if node.address else ""
     parts = [
         f"# {wanted.placement} of {wanted.kind.value} engines.{where} Written by `ppd compose`.\n\n",
-        _environment(wanted) + "\n",
+        _environment(wanted, node) + "\n",
         _worker(wanted, node, with_servers) + "\n",
         templates.HEALTHCHECK + "\n",
         "services:\n",
@@ -54,7 +54,7 @@ def render(wanted: Wanted, node: Node) -> str:
         "\n".join(_service(wanted, node, engine) for engine in node.engines),
     ]
     if wanted.kind is Kind.GPU:
-        parts.append("\n" + templates.HF_TOKEN + templates.MODELS_VOLUME)
+        parts.append("\n" + templates.SECRETS + templates.MODELS_VOLUME)
     if wanted.kind is Kind.CPU:
         parts.append("\n" + templates.MODELS_VOLUME)
     return "".join(parts)
@@ -70,21 +70,22 @@ def targets(nodes: tuple[Node, ...]) -> str:
     return json.dumps(groups, indent=1) + "\n"
 
 
-def _environment(wanted: Wanted) -> str:
+def _environment(wanted: Wanted, node: Node) -> str:
     servers = wanted.servers
     shared = templates.ENVIRONMENT.format(
         etcd=f"{servers or 'etcd'}:2379",
         nats=f"nats://{servers or 'nats'}:4222",
         traces=f"http://{servers or 'jaeger'}:4317",
     )
-    return shared + _ENVIRONMENT[wanted.kind]
+    own_address = wanted.kind is not Kind.SIM and not node.address
+    return shared + (templates.OWN_ADDRESS if own_address else "") + _ENVIRONMENT[wanted.kind]
 
 
 def _worker(wanted: Wanted, node: Node, with_servers: bool) -> str:
-    """What all engines of the node share. On one node each has an address of its own, on several the node's."""
-    after = (
-        ["etcd: {condition: service_healthy}", "nats: {condition: service_healthy}"] if with_servers else []
-    )
+    """What the node's engines share. On one node each has an address of its own, on several the node's."""
+    after = []
+    if with_servers:
+        after += ["etcd: {condition: service_healthy}", "nats: {condition: service_healthy}"]
     if wanted.kind is Kind.CPU:
         after.append("models: {condition: service_completed_successfully}")
     return "".join(

@@ -45,9 +45,13 @@ SIM = """\
   pids_limit: 256
 """
 
+# NIXL's handshake binds to an address; `entrypoint` puts the container's own here.
+OWN_ADDRESS = """\
+  PPD_SIDE_CHANNEL_HOST: own-address
+"""
+
 CPU_ENVIRONMENT = """\
   PPD_KV_CACHE_GIB:
-  PPD_SIDE_CHANNEL_HOST: ${PPD_SIDE_CHANNEL_HOST:-own-address}
   UCX_TLS: tcp
   XDG_CACHE_HOME: /models
 """
@@ -80,7 +84,6 @@ CPU_MODEL = """\
 """
 
 GPU_ENVIRONMENT = """\
-  PPD_SIDE_CHANNEL_HOST: ${PPD_SIDE_CHANNEL_HOST:-own-address}
   HF_HOME: /models
   HF_TOKEN_FILE: /run/secrets/hf_token
   CUDA_DEVICE_ORDER: PCI_BUS_ID
@@ -89,8 +92,8 @@ GPU_ENVIRONMENT = """\
   UCX_LOG_LEVEL:
 """
 
-# KV moves from GPU to GPU over NVLink only between processes that see both GPUs and share IPC and PID namespaces;
-# which GPU an engine computes on is its `--devices`.
+# KV moves from GPU to GPU over NVLink only between processes that see both GPUs and share IPC and PID
+# namespaces; which GPU an engine computes on is its `--devices`.
 GPU = """\
   image: ${PPD_GPU_IMAGE:-ppd/gpu:0.1.0}
   build:
@@ -141,7 +144,7 @@ volumes:
   models:
 """
 
-HF_TOKEN = """\
+SECRETS = """\
 secrets:
   hf_token:
     file: ${HF_TOKEN_FILE:-./secrets/empty}
