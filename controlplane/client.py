@@ -4,8 +4,10 @@ import asyncio
 from typing import Any
 
 from controlplane.errors import ApiError
+from controlplane.server import WIRE, Wire
 
 Headers = list[tuple[bytes, bytes]]
+STALL_S = 120.0  # how long a client may leave its stream unread
 
 
 class Client:
@@ -14,6 +16,7 @@ class Client:
     def __init__(self, scope: Any, receive: Any, send: Any) -> None:
         self._receive = receive
         self._send = send
+        self._wire: Wire = scope["extensions"][WIRE]
         self.path: str = scope["path"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.started = False
@@ -78,20 +81,32 @@ class Client:
         self.started = True
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def write(self, data: bytes, more: bool = True) -> None:
-        """Waits while the client reads too slowly."""
-        if not more:
-            self.finished = True
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+    def push(self, data: bytes) -> bool:
+        """One chunk, at once; False = the client lags: wait for `drained` before the next one."""
+        return self._wire.write(data)
+
+    async def drained(self) -> None:
+        """Until the client has read on; one that never does is treated as one that hung up."""
+        try:
+            async with asyncio.timeout(STALL_S):
+                await self._wire.drained()
+        except TimeoutError:
+            self.gone = True
+            raise asyncio.CancelledError from None
+
+    async def end(self, data: bytes = b"") -> None:
+        """The last of the answer."""
+        self.finished = True
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer at once."""
         await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
-        await self.write(body, more=False)
+        await self.end(body)
 
     async def fail(self, error: ApiError, headers: Headers) -> None:
         """The error as the answer, or as the last event of a stream that has begun."""
         if not self.started:
             await self.answer(error.status, [*error.headers(), *headers], error.body())
         elif not self.finished:
-            await self.write(error.event(), more=False)
+            await self.end(error.event())

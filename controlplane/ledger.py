@@ -8,6 +8,7 @@ from controlplane import metrics
 from controlplane.cluster import Cluster
 from controlplane.features import FeatureReader
 from controlplane.history import History
+from controlplane.metrics import labelled
 from controlplane.recorder import Recorder
 from controlplane.state import TurnState
 from ppd.core.names import Outcome, Path
@@ -31,7 +32,7 @@ class Ledger:
 
     def refused(self, status: int) -> None:
         """A request that was no turn."""
-        metrics.REQUESTS.labels("none", "none", str(status)).inc()
+        labelled(metrics.REQUESTS, "none", "none", str(status)).inc()
 
     def close(self, turn: TurnState, now_s: float) -> None:
         self._history.finish(turn, now_s)
@@ -104,24 +105,24 @@ class Ledger:
 
     def _count(self, turn: TurnState, record: TurnRecord) -> None:
         path = record.path.value
-        metrics.REQUESTS.labels(path, record.reason.value, str(record.status)).inc()
-        metrics.E2E.labels(path).observe(record.e2e_ms / 1e3)
+        labelled(metrics.REQUESTS, path, record.reason.value, str(record.status)).inc()
+        labelled(metrics.E2E, path).observe(record.e2e_ms / 1e3)
         metrics.QUEUE.observe(turn.queued_s)
         if record.ttft_ms:
-            metrics.TTFT.labels(path).observe(record.ttft_ms / 1e3)
+            labelled(metrics.TTFT, path).observe(record.ttft_ms / 1e3)
         if record.tpot_ms:
-            metrics.TPOT.labels(path).observe(record.tpot_ms / 1e3)
+            labelled(metrics.TPOT, path).observe(record.tpot_ms / 1e3)
         if turn.prefill_s:
             metrics.PREFILL.observe(turn.prefill_s)
         if record.outcome is Outcome.CANCELLED:
-            metrics.CANCELLED.labels("streaming" if turn.first_s else "waiting").inc()
+            labelled(metrics.CANCELLED, "streaming" if turn.first_s else "waiting").inc()
         cached = max(record.cached_tokens_decode, record.cached_tokens_prefill, 0)
-        metrics.TOKENS.labels("prompt").inc(record.n_prompt_tokens)
-        metrics.TOKENS.labels("cached").inc(cached)
-        metrics.TOKENS.labels("output").inc(record.n_out_tokens)
+        labelled(metrics.TOKENS, "prompt").inc(record.n_prompt_tokens)
+        labelled(metrics.TOKENS, "cached").inc(cached)
+        labelled(metrics.TOKENS, "output").inc(record.n_out_tokens)
         if record.path is Path.D_LOCAL and record.expected_cached_tokens and record.cached_tokens_decode >= 0:
             held = record.cached_tokens_decode >= record.expected_cached_tokens // 2
-            metrics.CACHE.labels("held" if held else "lost").inc()
+            labelled(metrics.CACHE, "held" if held else "lost").inc()
             saved = record.cached_tokens_decode * turn.plan.decode.record.kv_bytes_per_token
             metrics.KV_BYTES.labels("saved").inc(saved)
 

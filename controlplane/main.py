@@ -1,11 +1,12 @@
 """`ppd frontend`: the OpenAI endpoint."""
 
 import asyncio
+import signal
 import socket
 
-import uvicorn
 import uvloop
 
+from controlplane import server
 from controlplane.app import Frontend
 from controlplane.settings import FrontendSettings
 from ppd.core import policies
@@ -19,7 +20,7 @@ def main(argv: list[str]) -> int:
     log = logs.setup("frontend", settings.log_level, settings.log_json)
     try:
         policies.make(settings.policy)
-        listener = _listen(settings.host, settings.port)
+        listener = server.listen(settings.host, settings.port)
     except policies.UnknownPolicyError as error:
         log.error("--policy: %s", error)
         return 2
@@ -32,42 +33,18 @@ def main(argv: list[str]) -> int:
         return 0
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(2048)
-    except BaseException:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    return listener
-
-
 async def _serve(settings: FrontendSettings, listener: socket.socket) -> int:
     log = logs.setup("frontend", settings.log_level, settings.log_json)
     tracer = tracing.setup("ppd-frontend", settings.otlp_endpoint) if settings.otlp_endpoint else None
     frontend = Frontend(settings, tracer, log)
     frontend.start()
-    server = uvicorn.Server(
-        uvicorn.Config(
-            frontend,
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=int(settings.shutdown_s) or 1,
-        )
-    )
+    http = server.make(frontend, settings.shutdown_s)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn ends cleanly on these and then raises them again, which would cut off what follows.
+        signal.signal(number, lambda *_: None)
     log.info("listening on %s:%d", *listener.getsockname()[:2])
     try:
-        await server.serve(sockets=[listener])
+        await http.serve(sockets=[listener])
     finally:
         await frontend.close()
         await asyncio.to_thread(tracing.shutdown)

@@ -1,5 +1,8 @@
 """What the frontend counts. Labels are bounded: enums, statuses and kinds, never ids."""
 
+from functools import lru_cache
+from typing import Any
+
 from prometheus_client import Counter, Gauge, Histogram
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -28,3 +31,9 @@ QUEUED = Gauge("ppd_queued", "Turns waiting in the frontend")
 RECORDS = Counter("ppd_turn_records", "Turn records by fate", ["result"])
 LOOP_LAG = Gauge("ppd_loop_lag_seconds", "By how much the last timer was late")
 WORKERS = Gauge("ppd_workers", "Ready workers", ["model", "role"])
+
+
+@lru_cache(4096)
+def labelled(metric: Counter | Histogram, *values: str) -> Any:
+    """`metric.labels(*values)`, found faster: prometheus_client builds and locks on each call."""
+    return metric.labels(*values)

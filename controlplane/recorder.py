@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from itertools import islice
 
 from controlplane import metrics
 from ppd.core import names
@@ -63,21 +64,23 @@ class Recorder:
                 await asyncio.wait_for(self._empty.wait(), deadline_s)
 
     async def _send(self) -> None:
-        """One batch; its records leave the buffer once they are acknowledged. The message id makes JetStream
-        drop what an unacknowledged try had brought already."""
-        batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
-        results = await asyncio.gather(*(self._publish(record) for record in batch), return_exceptions=True)
-        failed = [
-            record for record, result in zip(batch, results, strict=True) if isinstance(result, BaseException)
-        ]
-        metrics.RECORDS.labels("sent").inc(len(batch) - len(failed))
-        if failed:
-            room = max(0, self._max - len(self._pending))
-            self._pending.extendleft(reversed(failed[len(failed) - min(room, len(failed)) :]))
-            metrics.RECORDS.labels("dropped").inc(max(0, len(failed) - room))
-            self._filled.set()
-            raise next(result for result in results if isinstance(result, BaseException))
+        """One batch. JetStream takes what comes on one connection in order, so that the last record's
+        acknowledgement stands for the batch; without it the whole batch is sent again, and the message ids
+        make JetStream drop what it has already."""
+        batch = list(islice(self._pending, _BATCH))
+        *others, last = batch
+        for record in others:
+            await self._bus.nc.publish(
+                names.turns_subject(self._namespace, record.model), encode(record), headers=_headers(record)
+            )
+        await self._bus.js.publish(
+            names.turns_subject(self._namespace, last.model), encode(last), headers=_headers(last)
+        )
+        for record in batch:
+            if self._pending and self._pending[0] is record:  # not dropped meanwhile
+                self._pending.popleft()
+        metrics.RECORDS.labels("sent").inc(len(batch))
 
-    async def _publish(self, record: TurnRecord) -> None:
-        subject = names.turns_subject(self._namespace, record.model)
-        await self._bus.js.publish(subject, encode(record), headers={"Nats-Msg-Id": record.request_id})
+
+def _headers(record: TurnRecord) -> dict[str, str]:
+    return {"Nats-Msg-Id": record.request_id}

@@ -251,11 +251,13 @@ class TurnHandler:
         turn.first_token(self._loop.time())
         reservation.prefilled()
         await client.start(200, [*_STREAM_HEADERS, *turn.headers()])
+
+        def feed(data: bytes) -> bool:
+            out = watch.feed(data)
+            return client.push(out) if out else True
+
         try:
-            while data:
-                if out := watch.feed(data):
-                    await client.write(out)
-                data = await connection.read()
+            await connection.pipe(data, feed, client.drained)
         except UpstreamError as error:
             turn.seen(watch.seen, self._loop.time())
             raise ApiError(502, f"the engine failed in the middle of the answer ({error.kind})") from error
@@ -267,7 +269,7 @@ class TurnHandler:
         turn.seen(watch.seen, self._loop.time())
         if not watch.seen.done:
             raise ApiError(502, "the engine ended the answer too early")
-        await client.write(rest, more=False)
+        await client.end(rest)
 
     async def _relay_whole(self, turn: TurnState, worker: Worker, connection: Connection) -> None:
         seen = Seen()
@@ -296,7 +298,7 @@ class TurnHandler:
             return
         await turn.client.start(200, [*_STREAM_HEADERS, *turn.headers()])
         events = stream.as_stream(clean, turn.request.chat, turn.request.wants_usage)
-        await turn.client.write(events, more=False)
+        await turn.client.end(events)
 
 
 def _raise_first_error(worker: Worker, data: bytes) -> None:

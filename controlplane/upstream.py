@@ -6,6 +6,7 @@ pauses the socket once a reader lags by BUFFER_BYTES.
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 import httptools
@@ -38,6 +39,7 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._chunks: list[bytes] = []
         self._buffered = 0
+        self._feed: Callable[[bytes], bool] | None = None
         self._paused = False
         self._keep = False  # the engine takes another request on this connection
         self._error: UpstreamError | None = None
@@ -67,11 +69,12 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._fail(UpstreamError("protocol", f"the engine's answer is no HTTP: {error}"))
             return
-        if self._buffered > BUFFER_BYTES and not self._paused and not self.complete:
-            self._paused = True
-            self.deadline_s = _NEVER  # the client is slow, not the engine
-            self._transport.pause_reading()
-        self._wake()
+        if self._feed is not None:
+            self._pass_on()
+        elif self._buffered > BUFFER_BYTES:
+            self._pause()
+        if self._feed is None or self.complete or self._paused:
+            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.forget(self)
@@ -106,7 +109,7 @@ class Connection(asyncio.Protocol):
     def start(self, data: bytes, first_byte_s: float, idle_s: float) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._chunks, self._buffered = [], 0
-        self.headers, self.status = [], 0
+        self.headers, self.status, self._feed = [], 0, None
         self.complete = self.started = False
         self._idle_s = idle_s
         self.deadline_s = self._loop.time() + first_byte_s
@@ -127,10 +130,46 @@ class Connection(asyncio.Protocol):
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._chunks, self._buffered = [], 0
         if self._paused:
-            self._paused = False
-            self.deadline_s = self._loop.time() + self._idle_s
-            self._transport.resume_reading()
+            self._resume()
         return data
+
+    async def pipe(
+        self, first: bytes, feed: Callable[[bytes], bool], drained: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Hand `first` and all that follows to `feed`, straight from the reading callback, until the end.
+
+        Where `feed` returns False reading pauses until `drained()` has returned. Raises UpstreamError.
+        """
+        self._chunks.insert(0, first)
+        self._feed = feed
+        self._pass_on()
+        while not self.complete or self._paused:
+            if not self._paused:
+                await self._wait()
+            if self._paused:
+                await drained()
+                self._resume()
+
+    def _pass_on(self) -> None:
+        chunks = self._chunks
+        if not chunks or self._feed is None:
+            return
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._chunks, self._buffered = [], 0
+        if not self._feed(data):
+            self._pause()
+
+    def _pause(self) -> None:
+        if not self._paused and not self.complete:
+            self._paused = True
+            self.deadline_s = _NEVER  # the client is slow, not the engine
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        self._paused = False
+        self.deadline_s = self._loop.time() + self._idle_s
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     async def read_all(self, limit_bytes: int) -> bytes:
         """The rest of the body. Raises UpstreamError."""

@@ -1,6 +1,7 @@
 """Every name that two processes must agree on: roles, paths, reasons, keys, subjects, headers, spans."""
 
 from enum import StrEnum
+from functools import lru_cache
 
 
 class Role(StrEnum):
@@ -93,6 +94,7 @@ PLANNER_SERVICE = "ppd-planner"
 PLANNER_DURABLE = "ppd-planner"
 
 
+@lru_cache(4096)
 def _token(text: str) -> str:
     """`text` as one token of a NATS subject or KV key; different texts give different tokens."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else f"={ord(c):X}=" for c in text)

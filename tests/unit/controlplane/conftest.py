@@ -8,9 +8,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-import uvicorn
 
 from controlplane.app import Frontend
+from controlplane.server import make
 from controlplane.settings import FrontendSettings
 from ppd.core.names import Role, WorkerStatus
 from ppd.core.records import WorkerRecord
@@ -68,9 +68,8 @@ async def running(placement: dict[str, Role], **options: Any) -> AsyncIterator[S
     frontend = Frontend(settings, None, logging.getLogger("test"))
     frontend._on_workers({f"{name}-1": record(engines[name], role, name) for name, role in placement.items()})
     sweeper = asyncio.create_task(frontend._sweep())
-    server = uvicorn.Server(
-        uvicorn.Config(frontend, port=0, http="httptools", lifespan="off", log_config=None, access_log=False)
-    )
+    server = make(frontend, 1)
+    server.config.port = 0
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     serving = asyncio.create_task(server.serve())
     while not server.started:  # noqa: ASYNC110
