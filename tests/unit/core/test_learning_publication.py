@@ -1,0 +1,101 @@
+"""When a new version is due, and what the policy makes of what stands in it."""
+
+import msgspec
+import pytest
+
+from ppd.core import policies, seeds
+from ppd.core.decision import Turn, View, WorkerView
+from ppd.core.learning.learner import Learner
+from ppd.core.learning.publication import MAX_EXPLORE, REFRESH_S, explore_share, improved
+from ppd.core.names import Path, Reason
+from ppd.core.placement import parse_placement
+from ppd.core.records import TurnRecord, WorkerLoad
+from ppd.core.score import Weights
+from ppd.core.table import Table
+
+pytestmark = pytest.mark.unit
+
+SEED = msgspec.structs.replace(seeds.nearest(parse_placement("2P2D"), "m"), explore_share=0.01)
+
+
+def record(**fields) -> TurnRecord:
+    default = {
+        "request_id": "r",
+        "ended_unix_s": 0.0,
+        "model": "m",
+        "placement": "2P2D",
+        "path": Path.D_LOCAL,
+        "reason": Reason.TABLE,
+        "turn": 3,
+        "cell": "large/mid_bal@1",
+        "n_in_tokens": 100,
+        "ttft_ms": 500.0,
+        "tpot_ms": 50.0,
+    }
+    return TurnRecord(**(default | fields))
+
+
+def taught(*records: TurnRecord) -> Learner:
+    learner = Learner(Table(SEED))
+    for n, each in enumerate(records):
+        learner.observe(each, 1e9 + n)
+    return learner
+
+
+def test_nothing_learned_is_no_reason():
+    assert improved(taught(), SEED, 0.01, 1e9) is None
+
+
+def test_moved_figures_wait_for_their_time_and_a_frozen_table_waits_for_good():
+    learner = taught(*[record() for _ in range(20)])
+    assert improved(learner, SEED, 0.01, REFRESH_S - 1) is None
+    better = improved(learner, SEED, 0.01, REFRESH_S)
+    assert better is not None
+    assert better.flips == []
+    assert better.snapshot.version == SEED.version + 1
+    assert improved(learner, better.snapshot, 0.01, 1e9) is None, "once published it is no news"
+    assert improved(learner, msgspec.structs.replace(SEED, frozen=True), 0.01, 1e9) is None
+
+
+def test_drift_widens_exploration_within_its_bound_and_zero_stays_zero():
+    learner = taught()
+    learner.learned.drifting_until = 10
+    better = improved(learner, SEED, 0.01, 0)
+    assert better is not None
+    assert better.snapshot.explore_share == MAX_EXPLORE == 0.02
+    assert explore_share(0.0, learner.learned) == 0.0
+    learner.learned.samples = 10
+    back = improved(learner, better.snapshot, 0.01, 0)
+    assert back is not None
+    assert back.snapshot.explore_share == 0.01
+
+
+def test_evictions_are_published_and_the_policy_plans_for_them():
+    lost = [
+        record(expected_cached_tokens=1000, cached_tokens_decode=0, idle_s=400, decode_kv_use=0.9)
+        for _ in range(30)
+    ]
+    better = improved(taught(*lost), SEED, 0.01, 0)
+    assert better is not None
+    table = Table(better.snapshot)
+    turn = Turn(turn=3, n_in=100, n_out=100, n_ctx=1000, qps=1.0, d_cached=1000, idle_s=400)
+    policy = policies.make("adaptive")
+
+    def route(turn: Turn, kv_use: float) -> tuple[Path, Reason]:
+        view = View(prefill=WorkerView("p"), decode=WorkerView("d", kv_use=kv_use))
+        decision = policy.decide(turn, view, table, Weights())
+        return decision.path, decision.reason
+
+    assert route(turn, 0.9) == (Path.P_D, Reason.NOT_CACHED)
+    assert route(turn, 0.3)[1] is not Reason.NOT_CACHED
+    assert route(msgspec.structs.replace(turn, idle_s=5), 0.9)[1] is not Reason.NOT_CACHED
+
+
+def test_what_a_local_token_costs_others_reaches_the_table():
+    learner = taught(*[record() for _ in range(20)])
+    learner.observe_load(WorkerLoad(worker_id="d", itl_ms=8, running=4, prefill_speed_tokens_per_s=5000), 1e9)
+    better = improved(learner, SEED, 0.01, 1e9)
+    assert better is not None
+    assert better.snapshot.pause_ms == pytest.approx(0.2)
+    assert Table(better.snapshot).interference_ms == pytest.approx(0.2)
+    assert Table(SEED).interference_ms != pytest.approx(0.2)
