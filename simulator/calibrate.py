@@ -10,8 +10,8 @@ from statistics import fmean, median
 
 import msgspec
 
-from simulator.measured import Measured
-from simulator.sweep import Constants, Figures, figures, simulate
+from ppd.core.seeds.sweep import Point
+from simulator.sweep import Constants, run
 
 TRAIN_SHARE = 0.03
 BANDS = {"0.5-2": (0.5, 2.0), "4-8": (4.0, 8.0), "10-20": (10.0, 20.0)}
@@ -19,47 +19,52 @@ _STEPS = (1.35, 1.12, 1.04)  # factors by which a constant is tried up and down,
 _FITTED = tuple(Constants.__struct_fields__)
 
 
-def split(sweep: Iterable[Measured], seed: int = 0) -> tuple[list[Measured], list[Measured]]:
+def split(points: Iterable[Point], seed: int = 0) -> tuple[list[Point], list[Point]]:
     """Usable points for the fit, and the others; the same for the same seed."""
     rng = random.Random(seed)
-    train: list[Measured] = []
-    held_out: list[Measured] = []
-    for measured in sweep:
-        chosen = (
-            rng.random() < TRAIN_SHARE
-        )  # drawn for unusable ones too: a point's part never depends on others
-        if measured.usable:
-            (train if chosen else held_out).append(measured)
+    train: list[Point] = []
+    held_out: list[Point] = []
+    for point in points:
+        chosen = rng.random() < TRAIN_SHARE  # drawn for unusable ones too: no point's part depends on another
+        if point.usable:
+            (train if chosen else held_out).append(point)
     return train, held_out
 
 
 class Error(msgspec.Struct, frozen=True):
     """One point's relative errors of turn 2, signed."""
 
-    measured: Measured
-    simulated: Figures
+    measured: Point
+    simulated: Point
 
     @property
     def ttft(self) -> float:
-        return self.simulated.turn2_ttft / self.measured.figures.turn2_ttft - 1
+        return self.simulated.ttft_ms / self.measured.ttft_ms - 1
+
+    @property
+    def ttft_p50(self) -> float:
+        return self.simulated.ttft_p50_ms / self.measured.ttft_p50_ms - 1
 
     @property
     def tpot(self) -> float:
-        return self.simulated.turn2_tpot / self.measured.figures.turn2_tpot - 1
+        return self.simulated.tpot_ms / self.measured.tpot_ms - 1
 
 
-def errors(points: Iterable[Measured], constants: Constants) -> list[Error]:
-    return [Error(m, figures(simulate(m.point, constants))) for m in points]
+def errors(
+    points: Sequence[Point], constants: Constants, seed: int = 0, processes: int = 1
+) -> Iterable[Error]:
+    """Each point's errors, as it is done."""
+    wanted = [(p.config, p.workload, p.qps) for p in points]
+    for measured, simulated in zip(points, run(wanted, constants, seed, processes), strict=True):
+        yield Error(measured, simulated)
 
 
-def loss(found: Sequence[Error]) -> float:
+def loss(found: Iterable[Error]) -> float:
     """Mean absolute log error of turn-2 TTFT and TPOT: a factor too much weighs as a factor too little."""
     return fmean(abs(log(1 + e.ttft)) + 2 * abs(log(1 + e.tpot)) for e in found)
 
 
-def fit(
-    train: Sequence[Measured], start: Constants, tell: Callable[[str], None] = lambda _: None
-) -> Constants:
+def fit(train: Sequence[Point], start: Constants, tell: Callable[[str], None] = lambda _: None) -> Constants:
     """Coordinate descent from `start`; deterministic."""
     best, best_loss = start, loss(errors(train, start))
     for factor in _STEPS:
@@ -82,6 +87,7 @@ class Band(msgspec.Struct, frozen=True):
     band: str
     points: int
     ttft: float
+    ttft_p50: float
     tpot: float
     ttft_bias: float
     tpot_bias: float
@@ -89,11 +95,9 @@ class Band(msgspec.Struct, frozen=True):
 
 def bands(found: Sequence[Error]) -> list[Band]:
     out = []
-    for config in dict.fromkeys(e.measured.point.config for e in found):
+    for config in dict.fromkeys(e.measured.config for e in found):
         for name, (low, high) in BANDS.items():
-            part = [
-                e for e in found if e.measured.point.config == config and low <= e.measured.point.qps <= high
-            ]
+            part = [e for e in found if e.measured.config == config and low <= e.measured.qps <= high]
             if part:
                 out.append(
                     Band(
@@ -101,6 +105,7 @@ def bands(found: Sequence[Error]) -> list[Band]:
                         name,
                         len(part),
                         median(abs(e.ttft) for e in part),
+                        median(abs(e.ttft_p50) for e in part),
                         median(abs(e.tpot) for e in part),
                         median(e.ttft for e in part),
                         median(e.tpot for e in part),

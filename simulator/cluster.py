@@ -128,6 +128,8 @@ class Cluster:
         self._clients = _Clients()
         self._by_request: dict[str, Job] = {}
         self._open = 0  # conversations that are not over
+        self._asked: dict[int, Job] = {}  # conversation -> its turn under way
+        self.stop_s = inf  # nothing happens after it
 
     def of(self, role: Role) -> list[Worker]:
         return [worker for worker in self.workers if worker.role is role]
@@ -144,10 +146,14 @@ class Cluster:
         if self.router.tick_s < inf:
             self.at(0.0, self._tick)
         heap = self._heap
-        while heap and self._open:
+        while heap and self._open and heap[0][0] <= self.stop_s:
             self.now_s, _, call, argument = heappop(heap)
             call(argument)
         return self.jobs
+
+    def open_jobs(self) -> list[Job]:
+        """Turns that were asked and are not over."""
+        return list(self._asked.values())
 
     # --- clients -----------------------------------------------------------------------------------
 
@@ -169,6 +175,7 @@ class Cluster:
 
     def _ask(self, job: Job) -> None:
         job.sent_s = self.now_s
+        self._asked[job.conversation.id] = job
         job.route = self.router.route(job, self)
         self.at(self.now_s + self.spec.request_s, self._enter, job)
 
@@ -282,6 +289,7 @@ class Cluster:
         job.end_s = self.now_s
         job.failed = job.failed or job.e2e_s > self.spec.timeout_s
         self.jobs.append(job)
+        del self._asked[job.conversation.id]
         self.router.finished(job, self)
         conversation = job.conversation
         if job.index + 1 == len(conversation.turns):

@@ -96,7 +96,7 @@ class PolicyRouter:
             n_out_mean=self._outputs.predict(_MODEL, 0.0, None),
             kv_bytes_per_token=cluster.workers[0].kv_bytes_per_token,
             link_bytes_per_s=cluster.link.bytes_per_s,
-            handoff_ms=1e3 * (cluster.spec.handoff_s + cluster.link.setup_s),
+            handoff_ms=1e3 * (cluster.spec.handoff_s + cluster.link.fixed_s),
             pullback=self._pullback and home is not None and home is decode,
         )
         decision = self._decide(turn, view, home, decode, replica)

@@ -2,15 +2,18 @@
 
 import random
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from statistics import fmean
 
 import msgspec
 
-from ppd.core.cells import QPS_LEVELS, SHAPES
+from ppd.core.cells import QPS_LEVELS, SHAPES, Ratio
 from ppd.core.engine import EngineConfig, Link
 from ppd.core.hardware import load_profile
 from ppd.core.names import Role
+from ppd.core.seeds.sweep import Key, Point
+from simulator.arrivals import poisson
 from simulator.cluster import Cluster, ClusterSpec, Job, WorkerSpec
 from simulator.conversation import Conversation, TurnSpec
 from simulator.fixed import FixedRouter
@@ -41,15 +44,8 @@ class Constants(msgspec.Struct, frozen=True):
     stray: float = 0.15  # of the turns meant to be D-local, those that went over P all the same
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    config: str
-    workload: str
-    qps: float
-
-
-def points() -> list[Point]:
-    return [Point(c, w, q) for c in CONFIGS for w in WORKLOADS for q in QPS_LEVELS]
+def keys() -> list[Key]:
+    return [(c, w, q) for c in CONFIGS for w in WORKLOADS for q in QPS_LEVELS]
 
 
 def parse_config(text: str) -> list[tuple[str, Role]]:
@@ -91,42 +87,56 @@ def cluster_spec(
     )
 
 
-def conversations(point: Point, seed: int, duration_s: float = POINT_S) -> list[Conversation]:
+def conversations(workload: str, qps: float, seed: int, duration_s: float = POINT_S) -> list[Conversation]:
     """Poisson arrivals of two-turn chats, at least one."""
-    rng = random.Random(f"{seed} {point.workload} {point.qps}")
-    size, _, shape = point.workload.partition("_")
-    turns = (FIRST_TURN[size], TurnSpec(*SHAPES[shape]))  # type: ignore[index]
-    found: list[Conversation] = []
-    at_s = rng.expovariate(point.qps)
-    while at_s < duration_s or not found:
-        found.append(Conversation(len(found), at_s, turns, retokenized=True))
-        at_s += rng.expovariate(point.qps)
-    return found
+    rng = random.Random(f"{seed} {workload} {qps}")
+    size, _, shape = workload.partition("_")
+    turns = (FIRST_TURN[size], TurnSpec(*SHAPES[Ratio(shape)]))
+    starts = list(poisson(rng, qps, duration_s)) or [rng.random() * duration_s]
+    return [Conversation(i, at_s, turns, retokenized=True) for i, at_s in enumerate(starts)]
 
 
-def simulate(point: Point, constants: Constants, seed: int = 0) -> list[Job]:
-    local = frozenset(name for name, _ in parse_config(point.config) if name.startswith("pD"))
+def simulate(key: Key, constants: Constants, seed: int = 0) -> list[Job]:
+    config, workload, qps = key
+    local = frozenset(name for name, _ in parse_config(config) if name.startswith("pD"))
     router = FixedRouter(local, constants.stray, seed)
-    return Cluster(cluster_spec(point.config, constants), router).run(conversations(point, seed))
+    return Cluster(cluster_spec(config, constants), router).run(conversations(workload, qps, seed))
 
 
-class Figures(msgspec.Struct, frozen=True):
-    """One point in the columns of the released sweep, in ms."""
-
-    turn1_ttft: float
-    turn1_tpot: float
-    turn2_ttft: float
-    turn2_tpot: float
-    tokens_per_s: float
-
-
-def figures(jobs: list[Job]) -> Figures:
-    first, second = ([j for j in jobs if j.index == i] for i in (0, 1))
+def point(key: Key, jobs: list[Job]) -> Point:
+    """The second turns' figures, in the form of the published sweep."""
+    second = [j for j in jobs if j.index == 1 and not j.failed]
+    ttft = sorted(1e3 * j.ttft_s for j in second)
+    tpot = sorted(1e3 * j.tpot_s for j in second)
     span_s = max(j.end_s for j in jobs) - min(j.asked_s for j in jobs)
-    return Figures(
-        1e3 * fmean(j.ttft_s for j in first),
-        1e3 * fmean(j.tpot_s for j in first),
-        1e3 * fmean(j.ttft_s for j in second),
-        1e3 * fmean(j.tpot_s for j in second),
-        sum(j.n_out for j in jobs) / span_s,
+    return Point(
+        *key,
+        n=len(second),
+        ttft_ms=fmean(ttft) if ttft else 0.0,
+        ttft_p50_ms=_quantile(ttft, 0.5),
+        ttft_p99_ms=_quantile(ttft, 0.99),
+        tpot_ms=fmean(tpot) if tpot else 0.0,
+        tpot_p50_ms=_quantile(tpot, 0.5),
+        tpot_p99_ms=_quantile(tpot, 0.99),
+        tokens_per_s=sum(j.n_out for j in jobs) / span_s,
+        success_pct=100.0 * sum(not j.failed for j in jobs) / len(jobs),
     )
+
+
+def _quantile(ordered: list[float], q: float) -> float:
+    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else 0.0
+
+
+def _one(task: tuple[Key, Constants, int]) -> Point:
+    key, constants, seed = task
+    return point(key, simulate(key, constants, seed))
+
+
+def run(wanted: Sequence[Key], constants: Constants, seed: int = 0, processes: int = 1) -> Iterator[Point]:
+    """Each point as it is done, in the order of `wanted`."""
+    tasks = [(key, constants, seed) for key in wanted]
+    if processes == 1:
+        yield from map(_one, tasks)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(_one, tasks, chunksize=8)

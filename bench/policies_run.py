@@ -1,0 +1,162 @@
+"""One policy under one condition with one seed, and what it came to."""
+
+from dataclasses import dataclass
+from math import inf, sqrt
+from statistics import fmean, stdev
+
+from bench.policies_conditions import Condition
+from ppd.core import policies
+from ppd.core.names import Path, Reason
+from ppd.core.records import TableSnapshot
+from ppd.core.score import Weights
+from ppd.core.table import Table
+from simulator.cluster import Cluster, ClusterSpec, Job
+from simulator.fleet import fleet
+from simulator.online import Online
+from simulator.router import PolicyRouter
+
+OURS = policies.DEFAULT
+POLICIES = (
+    "static:x=0",
+    "static:x=0.33",
+    "static:x=0.5",
+    "static:x=0.67",
+    "static:x=1",
+    "replica",
+    "ppd",
+    "uncached:threshold=256",
+    "isl_bounding",
+    "prefill_load",
+    "isl_or_load",
+    "ampd",
+    "kairos",
+    "conserve",
+    "least_ttft",
+    OURS,
+)
+_WARM_UP = 0.1  # of the time: not counted
+_DRAIN_S = 60.0  # after the last arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Turns after the first, of the counted part."""
+
+    condition: str
+    policy: str
+    seed: int
+    turns: int
+    ttft_ms: float
+    tpot_ms: float
+    goodput: float  # share of turns within both limits
+    goodput_late: float  # the same in the last quarter of the time: after a drift
+    kv_gb: float
+    local: float
+    explored: float
+    versions: int
+
+
+def simulate(
+    condition: Condition, policy: str, seed: int, duration_s: float, table: TableSnapshot
+) -> Outcome:
+    spec = condition.spec
+    if policy == "replica":
+        spec = _replicas(condition)
+    online = Online(table) if policy == OURS else None
+    weights = Weights(ttft_limit_ms=condition.ttft_ms, tpot_limit_ms=condition.tpot_ms)
+    router = PolicyRouter(
+        policies.make(policy), Table(table), weights, condition.placement, online, seed=seed
+    )
+    cluster = Cluster(spec, router)
+    drift = condition.drift
+    if drift is not None and policy != "replica":
+        cluster.at(duration_s / 2, lambda _: drift(cluster))
+    cluster.stop_s = duration_s + _DRAIN_S
+    jobs = cluster.run(condition.traffic(seed, duration_s))
+    return _outcome(condition, policy, seed, jobs, cluster, duration_s, online)
+
+
+def _replicas(condition: Condition) -> ClusterSpec:
+    """As many replicas of the same GPUs."""
+    workers = condition.spec.workers
+    names = [worker.profile.name for worker in workers]
+    return fleet(
+        f"{len(workers)}R", names, kv_capacity_tokens=min(w.config.kv_capacity_tokens for w in workers)
+    )
+
+
+def _outcome(
+    condition: Condition,
+    policy: str,
+    seed: int,
+    jobs: list[Job],
+    cluster: Cluster,
+    duration_s: float,
+    online: Online | None,
+) -> Outcome:
+    done = [j for j in jobs if j.index > 0 and _WARM_UP * duration_s <= j.asked_s <= duration_s]
+    lost = [j for j in cluster.open_jobs() if j.index > 0 and j.asked_s <= duration_s]
+    late = [j for j in [*done, *lost] if j.asked_s > 0.75 * duration_s]
+
+    def good(job: Job) -> bool:
+        in_time = 0 < job.end_s and 1e3 * job.ttft_s <= condition.ttft_ms
+        return in_time and not job.failed and 1e3 * job.tpot_s <= condition.tpot_ms
+
+    local = [j for j in done if j.route is not None and j.route.path is Path.D_LOCAL]
+    explored = [j for j in done if j.route is not None and j.route.reason is Reason.EXPLORE]
+    n = max(1, len(done))
+    return Outcome(
+        condition.name,
+        policy,
+        seed,
+        len(done),
+        1e3 * fmean(j.ttft_s for j in done) if done else inf,
+        1e3 * fmean(j.tpot_s for j in done) if done else inf,
+        sum(map(good, done)) / max(1, len(done) + len(lost)),
+        sum(map(good, late)) / max(1, len(late)),
+        sum(j.kv_bytes for j in jobs) / 1e9,
+        len(local) / n,
+        len(explored) / n,
+        online.published if online else 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """Of one policy, over all conditions: mean over seeds, and half of a 95 % confidence interval."""
+
+    policy: str
+    by_condition: dict[str, tuple[float, float]]
+
+    @property
+    def mean(self) -> float:
+        return fmean(r for r, _ in self.by_condition.values())
+
+    @property
+    def worst(self) -> float:
+        return max(r for r, _ in self.by_condition.values())
+
+    @property
+    def worst_condition(self) -> str:
+        return max(self.by_condition, key=lambda name: self.by_condition[name][0])
+
+
+def regrets(outcomes: list[Outcome], late: bool = False) -> list[Regret]:
+    """Goodput lost against the best policy of each condition and seed, the lowest worst case first."""
+    value = {(o.condition, o.seed, o.policy): o.goodput_late if late else o.goodput for o in outcomes}
+    best: dict[tuple[str, int], float] = {}
+    for (condition, seed, _), goodput in value.items():
+        best[condition, seed] = max(best.get((condition, seed), 0.0), goodput)
+    found = []
+    for policy in dict.fromkeys(o.policy for o in outcomes):
+        by_condition = {}
+        for condition in dict.fromkeys(o.condition for o in outcomes):
+            lost = [
+                1 - value[c, s, p] / best[c, s] if best[c, s] else 0.0
+                for c, s, p in value
+                if c == condition and p == policy
+            ]
+            spread = 1.96 * stdev(lost) / sqrt(len(lost)) if len(lost) > 1 else 0.0
+            by_condition[condition] = (fmean(lost), spread)
+        found.append(Regret(policy, by_condition))
+    return sorted(found, key=lambda r: r.worst)
