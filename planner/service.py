@@ -89,13 +89,11 @@ class Planner:
         await self._http.close()
 
     async def _serve(self) -> None:
-        """For the Supervisor: stands by, or leads; raises when a standby cannot read the tables."""
+        """For the Supervisor: stands by and leads in turn; raises when a standby cannot read the tables."""
         await self._bus.connect()
         try:
-            if self._election.is_leader:
-                await self._lead()
-            else:
-                await self._stand_by()
+            while True:
+                await (self._lead() if self._election.is_leader else self._stand_by())
         except nats.errors.Error as error:
             self._trouble = f"JetStream: {error}"
             raise

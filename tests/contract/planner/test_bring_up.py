@@ -1,7 +1,9 @@
 """A planner alone: a first table for what runs, turns counted, and the truth in `status`."""
 
+import re
 from collections.abc import Callable
 
+import aiohttp
 import pytest
 
 from ppd.core.names import Role, table_key
@@ -48,3 +50,33 @@ async def test_it_publishes_a_seed_for_the_running_placement_and_counts_turns(
     assert status["nats"]
     assert status["tables"][0]["turns"] == 250
     assert planner.stop() == 0
+
+
+async def test_a_standby_tells_what_it_is_and_both_serve_metrics(
+    start_planner: Callable[..., PlannerProcess], etcd: Etcd, bus: Bus, namespace: str
+) -> None:
+    planners = [start_planner(), start_planner()]
+
+    async def roles() -> object:
+        found = [await ask(bus, namespace, f"status.{await planner_id(each)}") for each in planners]
+        led = found[0]["leader"]
+        ready = all(each["leader"] == led and not each["trouble"] for each in found)
+        return found if led and ready else None
+
+    found = await eventually("one leads, and both know", roles)
+    assert sorted(each["role"] for each in found) == ["leader", "standby"]
+    async with aiohttp.ClientSession() as session:
+        for planner in planners:
+            url = re.findall(r"http://\S+/metrics", planner.log)[0]
+            async with session.get(url) as answer:
+                assert "ppd_planner_leader" in await answer.text()
+            async with session.get(url.replace("/metrics", "/ready")) as answer:
+                assert answer.status == 200
+
+
+async def planner_id(planner: PlannerProcess) -> str:
+    async def logged() -> str | None:
+        found = re.findall(r"planner: planner (\S+):", planner.log)
+        return found[0] if found else None
+
+    return str(await eventually("its id in the log", logged))

@@ -1,0 +1,1 @@
+"""Measures the PPD table on a live cluster, through the frontend that serves it."""
