@@ -1,6 +1,7 @@
 """`ppd frontend`: the OpenAI endpoint."""
 
 import asyncio
+import gc
 import signal
 import socket
 
@@ -39,6 +40,11 @@ async def _serve(settings: FrontendSettings, listener: socket.socket) -> int:
     frontend = Frontend(settings, tracer, log)
     frontend.start()
     http = server.make(frontend, settings.shutdown_s)
+    # What was made until now lives as long as the process: the collector need not look at it again, and
+    # a turn's objects die by reference count.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn ends cleanly on these and then raises them again, which would cut off what follows.
         signal.signal(number, lambda *_: None)

@@ -120,7 +120,6 @@ class StreamWatch:
         self._head = ""
         self._tool_call_id = ""
         self._tail: deque[bytes] = deque(maxlen=_TAIL_READS)
-        self._reads = 0
 
     def feed(self, data: bytes) -> bytes:
         """What of `data`, and of an event begun before, the client gets now."""
@@ -131,7 +130,6 @@ class StreamWatch:
                 self._carry = data
                 return b""
             self._carry, data = data[cut:], data[:cut]
-        self._reads += 1
         if self._single:
             self._tail.append(data)
             if len(self._head) < HEAD_CHARS:
@@ -141,20 +139,32 @@ class StreamWatch:
         return data
 
     def _read_head(self, data: bytes) -> None:
-        self._head = (self._head + self._text(data)).lstrip()
-
-    def _text(self, data: bytes) -> str:
-        text = ""
         for event in data.split(b"\n\n"):
-            if event.startswith(b"data: {"):
-                try:
-                    choices = _events.decode(event[6:]).choices
-                except msgspec.DecodeError:
-                    continue
-                if choices:
-                    text += choices[0].piece
-                    self._tool_call_id = self._tool_call_id or choices[0].tool_call_id
-        return text
+            self._head = (self._head + self._text(event)).lstrip()
+            if len(self._head) >= HEAD_CHARS:
+                return
+
+    def _read_tail(self) -> str:
+        """The answer's last characters, as far as they are among the last reads."""
+        tail = ""
+        for data in reversed(self._tail):
+            for event in reversed(data.split(b"\n\n")):
+                tail = (self._text(event) + tail).rstrip()
+                if len(tail) >= TAIL_CHARS:
+                    return tail
+        return tail
+
+    def _text(self, event: bytes) -> str:
+        if not event.startswith(b"data: {"):
+            return ""
+        try:
+            choices = _events.decode(event[6:]).choices
+        except msgspec.DecodeError:
+            return ""
+        if not choices:
+            return ""
+        self._tool_call_id = self._tool_call_id or choices[0].tool_call_id
+        return choices[0].piece
 
     def _filter(self, data: bytes) -> bytes:
         kept: list[bytes] = []
@@ -187,11 +197,10 @@ class StreamWatch:
         return rest
 
     def _mark(self) -> AnswerMark | None:
-        tail = self._text(b"".join(self._tail)).rstrip()
-        whole = self._reads <= _TAIL_READS
-        if whole:
-            return mark_of(tail, self._tool_call_id)
-        if len(self._head) < HEAD_CHARS or len(tail) < TAIL_CHARS:
+        if len(self._head) < HEAD_CHARS:  # then it is all there is
+            return mark_of(self._head, self._tool_call_id)
+        tail = self._read_tail()
+        if len(tail) < TAIL_CHARS:
             return None
         return AnswerMark(self._head[:HEAD_CHARS], tail[-TAIL_CHARS:], self._tool_call_id)
 

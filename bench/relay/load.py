@@ -25,6 +25,7 @@ class Result:
     """What one run of a case gave."""
 
     cpu_us: float  # of the router's process, per turn
+    system_us: float  # of that, in the kernel
     first_ms: list[float] = field(default_factory=list)
     failed: int = 0
 
@@ -99,16 +100,19 @@ async def _drive(port: int, case: Case, turns: int) -> tuple[list[float], int]:
     return first, failed
 
 
-def _cpu_s(process: psutil.Process) -> float:
+def _cpu_s(process: psutil.Process) -> tuple[float, float]:
+    """User and system time."""
     times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+    return sum(each.user for each in times), sum(each.system for each in times)
 
 
 def run(port: int, pid: int, case: Case) -> Result:
     """One run, after a short warm-up."""
     uvloop.run(_drive(port, case, max(1, case.turns // 10)))
     process = psutil.Process(pid)
-    before_s = _cpu_s(process)
+    user_s, system_s = _cpu_s(process)
     first, failed = uvloop.run(_drive(port, case, case.turns))
-    cpu_s = _cpu_s(process) - before_s
-    return Result(cpu_s * 1e6 / (case.connections * case.turns), first, failed)
+    user_after_s, system_after_s = _cpu_s(process)
+    to_us = 1e6 / (case.connections * case.turns)
+    system_us = (system_after_s - system_s) * to_us
+    return Result((user_after_s - user_s) * to_us + system_us, system_us, first, failed)
