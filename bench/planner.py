@@ -9,14 +9,17 @@ Both parts run in one go on the same machine, so that their ratio is worth more 
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import nats.errors
 import psutil
 
 from ppd.core import cells, seeds
@@ -107,24 +110,27 @@ async def _status(bus: Bus) -> dict[str, Any]:
 
 async def _wait(bus: Bus, turns: int) -> None:
     while True:
-        try:
+        with contextlib.suppress(nats.errors.Error):
             status = await _status(bus)
             if status["turns"] >= turns and status["tables"]:
                 return
-        except Exception as error:  # not up yet
-            if not str(type(error).__module__).startswith("nats"):
-                raise
         await asyncio.sleep(0.02)
 
 
 async def through_jetstream(folder: Path, count: int) -> dict[str, Any]:
     """The records are in the stream before the clock starts: the planner's own speed, not the sender's."""
-    etcd, nats = EtcdServer(folder / "etcd"), NatsServer(folder / "nats")
+    etcd, server = EtcdServer(folder / "etcd"), NatsServer(folder / "nats")
     etcd.start()
-    nats.start()
+    server.start()
     room = str(4 * 10**9)  # for more than the records: none is dropped before it is counted
-    planner = PlannerProcess(folder, etcd.address, nats.url, "default", "--turns-bytes", room)
-    bus, client = Bus([nats.url], "bench"), Etcd([etcd.address])
+
+    def start() -> PlannerProcess:
+        started.append(PlannerProcess(folder, etcd.address, server.url, "default", "--turns-bytes", room))
+        return started[-1]
+
+    started: list[PlannerProcess] = []
+    planner = start()
+    bus, client = Bus([server.url], "bench"), Etcd([etcd.address])
     try:
         await bus.connect()
         for name, role in (("p0", Role.PREFILL), ("d0", Role.DECODE)):
@@ -157,12 +163,14 @@ async def through_jetstream(folder: Path, count: int) -> dict[str, Any]:
             "rss_before_mb": round(before_mb, 1),
             "rss_after_mb": round(rss_mb(planner.pid), 1),
             "effect_ms": await effect_ms(bus),
+            "failover_s": await failover_s(bus, planner, start),
         }
     finally:
-        planner.stop()
+        for each in started:
+            each.kill()
         await bus.close()
         await client.close()
-        nats.kill()
+        server.kill()
         etcd.kill()
 
 
@@ -186,6 +194,19 @@ async def effect_ms(bus: Bus, tries: int = 20) -> dict[str, float]:
     await watcher.stop()
     took.sort()
     return {"p50": round(took[len(took) // 2], 1), "max": round(took[-1], 1)}
+
+
+async def failover_s(bus: Bus, leader: PlannerProcess, start: Callable[[], PlannerProcess]) -> float:
+    """From kill -9 of the leader until another one answers as the leader."""
+    other = start()
+    await asyncio.sleep(3)
+    leader.kill()
+    killed_s = time.perf_counter()
+    while True:
+        with contextlib.suppress(nats.errors.Error):
+            if f"-{other.pid}-" in (await _status(bus))["planner"]:
+                return round(time.perf_counter() - killed_s, 1)
+        await asyncio.sleep(0.05)
 
 
 def main() -> None:

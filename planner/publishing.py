@@ -4,7 +4,7 @@ import logging
 import time
 
 from planner.learners import Held
-from planner.metrics import FLIPS
+from planner.metrics import FLIPS, show_learned
 from planner.tables import ConflictError, Tables
 from ppd.core.learning.publication import REFRESH_S, explore_share, improved
 from ppd.core.records import TableSnapshot
@@ -34,6 +34,7 @@ class Publisher:
         if now_s - self._considered_s.get(key, -self._every_s) < self._every_s:
             return
         self._considered_s[key], held.fresh = now_s, False
+        show_learned(key, held.learner.learned)
         better = improved(
             held.learner, current, self._explore, now_s - self._published_s.get(key, -REFRESH_S)
         )

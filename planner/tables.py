@@ -9,7 +9,7 @@ import msgspec
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError
 from nats.js.kv import KeyValue
 
-from planner.metrics import TABLES_REFUSED
+from planner.metrics import TABLE_VERSION, TABLES_REFUSED, show_table
 from ppd.core.names import TABLE_BUCKET, stream_name, table_key
 from ppd.core.records import BadRecordError, TableSnapshot, decode, encode
 from ppd.core.table import Table, TableError
@@ -102,8 +102,13 @@ class Tables:
             TABLES_REFUSED.inc()
             self._log.error("refusing the table at %s, the last good one stays: %s", key, error)
             return
+        self._know(key, snapshot)
+
+    def _know(self, key: str, snapshot: TableSnapshot) -> None:
         self.known[key] = snapshot
         self.problems.pop(key, None)
+        TABLE_VERSION.labels(key).set(snapshot.version)
+        show_table(key, snapshot)
 
     async def repair(self) -> None:
         """Write back each known table that the bucket lost, or holds a refused value in place of."""
@@ -153,8 +158,7 @@ class Tables:
             await self.refresh()
             raise ConflictError(f"{key} was changed by another planner") from error
         self._revisions[key] = written
-        self.known[key] = snapshot
-        self.problems.pop(key, None)
+        self._know(key, snapshot)
         self._log.info("published version %d of %s (%s)", snapshot.version, key, snapshot.source)
 
     def find(self, key: str) -> TableSnapshot:

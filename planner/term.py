@@ -10,7 +10,7 @@ import nats.errors
 from nats.aio.msg import Msg
 
 from planner.learners import Learners
-from planner.metrics import LAG, TABLE_VERSION
+from planner.metrics import LAG
 from planner.placements import Wanted, first_table
 from planner.publishing import Publisher
 from planner.settings import PlannerSettings
@@ -103,7 +103,6 @@ class Term:
         await self._tables.refresh()
         await self._tables.repair()
         for key, snapshot in list(self._tables.known.items()):
-            TABLE_VERSION.labels(key).set(snapshot.version)
             held = self.learners.held.get(key)
             if held is None or held.learner is None:
                 await self.learners.rebase(key, snapshot)

@@ -53,14 +53,14 @@ def improved(learner: Learner, current: TableSnapshot, explore: float, since_s: 
             cells=proposal.cells,
             explore_share=share,
             survival=grid,
-            pause_ms=_pause_ms(learner.learned),
+            pause_ms=mean_pause_ms(learner.learned),
         ),
         proposal.flips,
     )
 
 
-def _pause_ms(learned: Learned) -> float:
-    """The mean of the decode workers'; -1 while none has reported."""
+def mean_pause_ms(learned: Learned) -> float:
+    """By how much a locally prefilled token holds up a stream, over the decode workers; -1 = not known."""
     found = [each.pause_ms for each in learned.interference.values() if each.pause_ms > 0]
     return float(f"{sum(found) / len(found):.4g}") if found else -1.0
 
