@@ -15,7 +15,7 @@ from simulator.sweep import Constants, run
 
 TRAIN_SHARE = 0.03
 BANDS = {"0.5-2": (0.5, 2.0), "4-8": (4.0, 8.0), "10-20": (10.0, 20.0)}
-_STEPS = (1.35, 1.12, 1.04)  # factors by which a constant is tried up and down, round by round
+_STEPS = (1.12, 1.04)  # factors by which a constant is tried up and down, round by round
 _FITTED = tuple(Constants.__struct_fields__)
 
 

@@ -8,8 +8,10 @@ from simulator.cluster import Cluster, Job, Route, Worker
 
 
 class FixedRouter:
-    """Conversations go round the workers that decode; `local` names those that append-prefill.
+    """`local` names the decode workers that append-prefill; all others get later turns by way of P.
 
+    As the measured TPOTs show (one mode on decode workers, several on replicas), conversations go round the
+    decode workers but fall on replicas at random; beside both they choose by the number of R and P.
     `stray`: the share of turns meant to be D-local that go over P nevertheless.
     """
 
@@ -26,9 +28,7 @@ class FixedRouter:
     def route(self, job: Job, cluster: Cluster) -> Route:
         home = self._home.get(job.conversation.id)
         if home is None:
-            homes = [w for w in cluster.workers if w.role is not Role.PREFILL]
-            home = self._home[job.conversation.id] = homes[self._next % len(homes)]
-            self._next += 1
+            home = self._home[job.conversation.id] = self._new_home(cluster)
         if home.role is Role.REPLICA:
             return Route(Path.REPLICA, home)
         if job.index > 0 and home.name in self._local and self._rng.random() >= self._stray:
@@ -36,6 +36,13 @@ class FixedRouter:
         prefills = cluster.of(Role.PREFILL)
         self._next_prefill += 1
         return Route(Path.P_D, home, prefills[self._next_prefill % len(prefills)])
+
+    def _new_home(self, cluster: Cluster) -> Worker:
+        replicas, decodes = cluster.of(Role.REPLICA), cluster.of(Role.DECODE)
+        if replicas and self._rng.randrange(len(replicas) + len(cluster.of(Role.PREFILL))) < len(replicas):
+            return self._rng.choice(replicas)
+        self._next += 1
+        return decodes[self._next % len(decodes)]
 
     def prefilled(self, job: Job) -> None:
         pass

@@ -31,17 +31,16 @@ _PART = re.compile(r"(\d+)(R|P|D|pD)")
 class Constants(msgspec.Struct, frozen=True):
     """What the authors' system cost beside its kernels: few numbers, the same at every point, in ms."""
 
-    request_ms: float = 16.0  # HTTP, proxy and tokenizer, of each request
-    step_ms: float = 1.35  # scheduling one step
-    seq_ms: float = 0.06  # a sequence in a step
-    prefill_ms: float = 2.0  # a step with prefill leaves the CUDA graph
-    prefill_scale: float = 1.8  # what prefill adds to a step, by the kernel tables' figure
-    replica_scale: float = 3.0  # the same on a worker that does both
-    handoff_ms: float = 12.0  # what the second hop adds, whatever the load
-    sender_ms: float = 35.0  # hand-offs leave P one after another
+    request_ms: float = 18.0  # HTTP, proxy and tokenizer, of each request
+    step_ms: float = 1.45  # scheduling one step
+    seq_ms: float = 0.04  # a sequence in a step
+    prefill_ms: float = 1.0  # a step with prefill leaves the CUDA graph
+    prefill_scale: float = 2.1  # what prefill adds to a step, by the kernel tables' figure
+    sender_ms: float = 42.0  # hand-offs leave P one after another
     receiver_ms: float = 15.0  # and enter D so
-    link_gb_s: float = 10.0
-    stray: float = 0.15  # of the turns meant to be D-local, those that went over P all the same
+    receive_ms: float = 8.0  # and hold up the step of D that takes them in
+    link_gb_s: float = 25.0
+    stray: float = 0.25  # of the turns meant to be D-local, those that went over P all the same
 
 
 def keys() -> list[Key]:
@@ -64,25 +63,23 @@ def cluster_spec(
     config: str, constants: Constants, profile_name: str = "h100-llama-3.1-8b", client_limit: int = 50
 ) -> ClusterSpec:
     profile = load_profile(profile_name)
-    engines = {
-        role: EngineConfig.for_profile(
-            profile,
-            prefill_scale=constants.replica_scale if role is Role.REPLICA else constants.prefill_scale,
-            step_overhead_s=constants.step_ms * 1e-3,
-            seq_overhead_s=constants.seq_ms * 1e-3,
-            prefill_overhead_s=constants.prefill_ms * 1e-3,
-        )
-        for role in Role
-    }
+    engine = EngineConfig.for_profile(
+        profile,
+        prefill_scale=constants.prefill_scale,
+        step_overhead_s=constants.step_ms * 1e-3,
+        seq_overhead_s=constants.seq_ms * 1e-3,
+        prefill_overhead_s=constants.prefill_ms * 1e-3,
+        receive_s=constants.receive_ms * 1e-3,
+        pulls_in_order=True,
+    )
     return ClusterSpec(
-        workers=tuple(WorkerSpec(name, role, profile, engines[role]) for name, role in parse_config(config)),
+        workers=tuple(WorkerSpec(name, role, profile, engine) for name, role in parse_config(config)),
         link=Link(
             constants.link_gb_s * 1e9,
             sender_s=constants.sender_ms * 1e-3,
             receiver_s=constants.receiver_ms * 1e-3,
         ),
         request_s=constants.request_ms * 1e-3,
-        handoff_s=constants.handoff_ms * 1e-3,
         client_limit=client_limit,
     )
 

@@ -19,16 +19,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     step_overhead_s: float = 0.0  # scheduling and launching one step
     seq_overhead_s: float = 0.0  # sampling and detokenizing, per sequence in a step
     prefill_overhead_s: float = 0.0  # a step with prefill in it leaves the CUDA graph
+    pulls_in_order: bool = False  # nobody is admitted before the KV of those who came earlier is there
+    receive_s: float = 0.0  # KV that came from elsewhere holds the step up that first uses it
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_seqs <= self.max_batch_tokens:
             raise ValueError("a step must have room for one token of each of max_seqs sequences")
 
     @classmethod
-    def for_profile(cls, profile: HardwareProfile, **changes: float) -> "EngineConfig":
+    def for_profile(cls, profile: HardwareProfile, **changes: float | bool) -> "EngineConfig":
         """The profile's own limits, with `changes`."""
         file = profile.file
-        limits: dict[str, float] = {
+        limits: dict[str, float | bool] = {
             "kv_capacity_tokens": file.kv_capacity_tokens,
             "block_size_tokens": file.block_size_tokens,
             "max_batch_tokens": file.max_batch_tokens,

@@ -213,6 +213,8 @@ class Engine:
     def _schedule_waiting(self, budget: int, at_s: float, events: list[Event]) -> None:
         while self._waiting and budget > 0 and len(self._running) < self.config.max_seqs:
             request = self._waiting[0]
+            if self.config.pulls_in_order and self._pulling and not self._may_pass(request):
+                return
             if request.blocks == 0 and not self._admit(request, budget):
                 return
             if request.pull_tokens:
@@ -227,6 +229,12 @@ class Engine:
             self._running.append(request)
             self._chunks.append((request, n))
             budget -= n
+
+    def _may_pass(self, request: Request) -> bool:
+        """Whether a request may start while others wait for their KV: one that has to wait for its own may."""
+        if request.pull_tokens or request.pulled_tokens:
+            return True
+        return all(request.arrived_s < other.arrived_s for other in self._pulling.values())
 
     def _usable_hit(self, request: Request) -> int:
         """Cached blocks; never all of the prompt, since its last token has to be computed for an answer."""
@@ -356,6 +364,7 @@ class Engine:
             + config.step_overhead_s
             + config.prefill_overhead_s
             + config.seq_overhead_s * len(self._running)
+            + config.receive_s * sum(1 for r, n in self._chunks if n == 1 and r.pulled_tokens)
         )
 
     def _run_s(self, steps: int) -> float:

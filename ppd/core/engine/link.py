@@ -21,6 +21,11 @@ class Link:
     sender_s: float = 0.0  # the sender's port is held for so long by each, whatever its size
     receiver_s: float = 0.0  # and the receiver's
 
+    @property
+    def fixed_s(self) -> float:
+        """What a transfer takes beside the moving of its bytes, when nobody is in its way."""
+        return self.setup_s + self.sender_s + self.receiver_s
+
     def transfer(self, source: Port, destination: Port, n_bytes: int, now_s: float) -> float:
         """When a transfer asked for at `now_s` is complete. Ports serve in the order of asking."""
         moving_s = n_bytes / self.bytes_per_s
