@@ -1,28 +1,16 @@
 # The control plane: frontend, planner, agent and simulated engine, as one image. The context is the repository's root.
 #
-# BASE is any image with Python 3.11 and venv. deploy/compose/site/ may hold a pip.conf and CA certificates (*.crt).
+# BASE is any image with Python 3.11 and venv. deploy/compose/site/ may hold what your network needs: see its README.
 ARG BASE=python:3.11.13-slim-bookworm
 
 FROM ${BASE} AS dependencies
 COPY deploy/compose/site/ /site/
 RUN cat /site/*.crt >> /etc/ssl/certs/ca-certificates.crt 2>/dev/null; python3 -m venv /opt/ppd
-ENV PIP_CONFIG_FILE=/site/pip.conf PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
+ENV PIP_CONFIG_FILE=/site/pip.conf PIP_FIND_LINKS=/site PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
     PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY pyproject.toml deploy/compose/images/requirements /src/
 RUN python3 /src/requirements /src/pyproject.toml > /src/requirements.txt \
  && /opt/ppd/bin/pip install -r /src/requirements.txt
-
-# Only this stage and the last copy of it depend on the code, so that a change of code rebuilds in seconds.
-FROM dependencies AS wheel
-WORKDIR /src
-COPY LICENSE README.md pyproject.toml ./
-COPY ppd/ ppd/
-COPY controlplane/ controlplane/
-COPY planner/ planner/
-COPY workers/ workers/
-COPY simulator/ simulator/
-COPY bench/ bench/
-RUN /opt/ppd/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheel .
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="ppd" \
@@ -33,8 +21,15 @@ RUN groupadd --gid 65532 ppd && useradd --uid 65532 --gid 65532 --create-home --
 COPY --from=dependencies /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=dependencies /opt/ppd /opt/ppd
 COPY deploy/compose/images/entrypoint deploy/compose/images/healthy /usr/local/bin/
-COPY --from=wheel /wheel /wheel
-RUN /opt/ppd/bin/pip install --no-deps --no-index --no-compile /wheel/*.whl
+# From here on depends on the code: a change of it rebuilds in seconds.
+COPY LICENSE README.md pyproject.toml /src/
+COPY ppd/ /src/ppd/
+COPY controlplane/ /src/controlplane/
+COPY planner/ /src/planner/
+COPY workers/ /src/workers/
+COPY simulator/ /src/simulator/
+COPY bench/ /src/bench/
+RUN /opt/ppd/bin/pip install --no-cache-dir --no-index --no-deps --no-build-isolation /src
 ENV PATH=/opt/ppd/bin:${PATH} PYTHONUNBUFFERED=1 SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
 USER 65532:65532
 WORKDIR /home/ppd

@@ -1,0 +1,129 @@
+"""The stack with simulated engines: served, killed piece by piece under load, restarted, removed."""
+
+from pathlib import Path
+
+import openai
+import pytest
+
+from ppd.cli.trace.command import main as trace
+from tests.compose.load import Load
+from tests.compose.stack import Stack, get, until
+
+pytestmark = pytest.mark.timeout(1800)
+MODEL = "sim"
+SERVICES = ["d0", "d1", "d2", "etcd", "frontend", "jaeger", "nats", "p0", "planner-a", "planner-b"]
+UID = "65532"
+
+
+def chat(stack: Stack, messages: list[dict[str, str]]) -> tuple[str, str, str]:
+    """One turn: the answer, its route and its trace's id."""
+    client = openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none", timeout=60)
+    raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=messages, max_tokens=24)  # type: ignore[arg-type]
+    answer = raw.parse().choices[0].message.content or ""
+    return answer, raw.headers["x-ppd-route"], raw.headers["x-ppd-reason"]
+
+
+def test_all_come_up_healthy(sim: Stack) -> None:
+    until("every container is healthy", lambda: all(map(sim.healthy, SERVICES)))
+    assert sim.services() == SERVICES
+    until("the frontend sees the whole placement", sim.ready)
+    _, health = get(f"{sim.url}/health")
+    assert health["models"][MODEL]["placement"] == "1P3D"
+
+
+def test_nothing_runs_as_root_and_only_the_endpoint_is_published_on_loopback(sim: Stack) -> None:
+    for service in SERVICES:
+        found = sim.inspect(service)
+        pid = found["State"]["Pid"]
+        owner = Path(f"/proc/{pid}/status").read_text().split("Uid:")[1].split()[0]
+        assert owner == UID, service
+        bindings = [b for each in (found["HostConfig"]["PortBindings"] or {}).values() for b in each]
+        assert all(binding["HostIp"] == "127.0.0.1" for binding in bindings), service
+        assert bool(bindings) == (service in ("frontend", "jaeger")), service
+        assert found["HostConfig"]["Memory"], f"{service} has no memory limit"
+
+
+def test_a_chat_through_the_published_port(sim: Stack) -> None:
+    messages = [{"role": "user", "content": "what is the capital of France? " * 30}]
+    first, route, _ = chat(sim, messages)
+    assert route == "p-d"
+    messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "and of Spain?"}]
+    chat(sim, messages)
+    turns = sim.turns()[:2]
+    assert [turn["turn"] for turn in turns] == [2, 1]
+    assert len({turn["session_id"] for turn in turns}) == 1
+
+
+def test_the_turn_is_drawn_from_its_trace(sim: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    session = sim.turns()[0]["session_id"]
+    until("its trace arrived", lambda: trace(["--session", session, "--jaeger", sim.jaeger]) == 0)
+    drawn = capsys.readouterr().out
+    assert "ppd.route" in drawn
+    assert "ppd.prefill" in drawn
+    assert "where the time went" in drawn
+
+
+def test_an_admin_endpoint_needs_the_key_from_the_file(sim: Stack) -> None:
+    assert get(f"{sim.url}/admin/turns", {"x-ppd-admin-key": "wrong"})[0] == 403
+    assert sim.turns()
+
+
+@pytest.mark.parametrize("victim", ["d0", "p0", "planner-a", "planner-b", "nats", "etcd"])
+def test_a_killed_container_heals_and_no_request_fails(sim: Stack, victim: str) -> None:
+    until("the stack is whole before", sim.ready)
+    others = {
+        service: sim.inspect(service)["State"]["StartedAt"] for service in SERVICES if service != victim
+    }
+    with Load(sim.url, MODEL) as load:
+        until("the load runs", lambda: load.turns > 5)
+        before = sim.kill(victim)
+        until(f"{victim} is started again", lambda: sim.restarted(victim, before))
+        until(f"{victim} is healthy", lambda: sim.healthy(victim))
+        until("the stack is whole again", sim.ready)
+        seen = load.turns
+        until("turns are served after it", lambda: load.turns > seen + 5)
+    assert load.failures == []
+    assert {service: sim.inspect(service)["State"]["StartedAt"] for service in others} == others
+
+
+def test_a_killed_frontend_heals_and_knows_its_sessions(sim: Stack) -> None:
+    messages = [{"role": "user", "content": "remember this conversation. " * 30}]
+    answer, *_ = chat(sim, messages)
+    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "do you?"}]
+    with Load(sim.url, MODEL) as load:
+        until("the load runs", lambda: load.turns > 5)
+        before = sim.kill("frontend")
+        until("it is started again", lambda: sim.restarted("frontend", before))
+        until("the stack is whole again", sim.ready)
+        seen = load.turns
+        until("turns are served after it", lambda: load.turns > seen + 5)
+    chat(sim, messages)
+    assert sim.turns()[0]["turn"] == 2
+
+
+def test_a_restart_of_everything_keeps_tables_and_sessions(sim: Stack) -> None:
+    messages = [{"role": "user", "content": "keep this over the restart. " * 30}]
+    answer, *_ = chat(sim, messages)
+    messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "is it kept?"}]
+    session = sim.turns()[0]["session_id"]
+    version = _table_version(sim)
+    assert version
+    sim.compose("down", timeout_s=300)
+    sim.compose("up", "-d", timeout_s=600)
+    until("the stack is whole again", sim.ready)
+    chat(sim, messages)
+    last = sim.turns()[0]
+    assert (last["session_id"], last["turn"]) == (session, 2)
+    assert _table_version(sim) >= version
+
+
+def _table_version(stack: Stack) -> int:
+    return int(
+        until("a table is known", lambda: get(f"{stack.url}/health")[1]["models"][MODEL]["table_version"])
+    )
+
+
+def test_down_leaves_nothing(sim: Stack) -> None:
+    assert sim.left()
+    sim.compose("down", "-v", timeout_s=300)
+    assert sim.left() == []
