@@ -93,7 +93,10 @@ def _record(
                 tpot_ms=_scaled(old.tpot_ms, expected.tpot_ms),
                 provenance=old.provenance,
             )
-    return CellRecord(context=cell.context, ratio=cell.ratio, qps=cell.qps, paths=paths)
+    measured_qps = own.measured_qps if own else 0.0
+    return CellRecord(
+        context=cell.context, ratio=cell.ratio, qps=cell.qps, measured_qps=measured_qps, paths=paths
+    )
 
 
 def _online(mean: float, belief: Belief) -> Estimate:

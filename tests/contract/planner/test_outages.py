@@ -1,12 +1,15 @@
 """etcd and NATS late, killed, emptied, full; tables spoilt: the planner says so and heals by itself."""
 
+import asyncio
+import functools
+import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from ppd.core.names import Role, table_key
+from ppd.core.names import Role, table_key, turns_subject
 from ppd.core.records import TableSnapshot, decode, encode
 from ppd.runtime.bus import Bus
 from ppd.runtime.etcd import Etcd
@@ -223,3 +226,52 @@ async def test_full_storage_is_said_and_healed(
     assert await eventually("there is room again", frozen)
     assert planner.stop() == 0
     await stack.bus.close()
+
+
+async def test_nats_that_hangs_loses_no_turn(stack: Stack) -> None:
+    await stack.lead()
+    await record_turns(stack.bus, stack.namespace, [turn(n, turn=1) for n in range(40)])
+    stack.nats.pause()
+    await asyncio.sleep(12)  # longer than the clients take a silent server for alive
+    stack.nats.resume()
+    await eventually("NATS is back for the test", stack.status)
+    await record_turns(stack.bus, stack.namespace, [turn(n, turn=1) for n in range(40, 70)])
+    status = await stack.until("70 counted", lambda status: status["turns"] >= 70)
+    assert status["turns"] == 70
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_kills_under_load_lose_and_double_nothing(stack: Stack, seed: int) -> None:
+    """Two planners, NATS and etcd, killed at random while turns are recorded."""
+    draw = random.Random(seed)
+    planners = [await stack.lead(), stack.start_planner()]
+    sent = 0
+    for _ in range(8):
+        for _ in range(draw.randrange(1, 12)):
+            await eventually("a turn is stored", functools.partial(store_once, stack, sent))
+            sent += 1
+        match draw.choice(("planner", "planner", "nats", "etcd")):
+            case "planner":
+                planners.pop(draw.randrange(len(planners))).kill()
+                planners.append(stack.start_planner())
+            case "nats":
+                stack.nats.restart()
+            case "etcd":
+                stack.etcd.restart()
+    status = await stack.until(
+        f"{sent} counted", lambda status: status["turns"] >= sent and not status["lag"]
+    )
+    assert status["turns"] == sent
+    assert status["tables"][0]["version"] == 1
+
+
+async def store_once(stack: Stack, number: int) -> bool:
+    """One turn, known to the stream by its number, so that a repeated try stores it once."""
+    record = turn(number, turn=1)
+    await stack.bus.js.publish(
+        turns_subject(stack.namespace, record.model),
+        encode(record),
+        headers={"Nats-Msg-Id": record.request_id},
+    )
+    return True
