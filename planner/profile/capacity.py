@@ -123,10 +123,12 @@ class Plan(msgspec.Struct, frozen=True):
         return [rng.expovariate(self.rate) for _ in range(self.lead + self.counted)]
 
 
-def plan(cell: Cell, rate: float, speeds: Speeds, turns: int, least: int, slow: Mapping[Shape, float]) -> Plan:
-    """`least`: conversations that are counted at least; `slow`: seconds of a shape's conversation, where known."""
+def plan(
+    cell: Cell, rate: float, speeds: Speeds, turns: int, least: int, taken_s: Mapping[Shape, float]
+) -> Plan:
+    """`least`: conversations counted at least; `taken_s`: how long a shape's took, where known."""
     shape = Shape(cell.context, cell.ratio)
-    latency_s = slow.get(shape) or conversation_s(speeds, shape, turns)
+    latency_s = taken_s.get(shape) or conversation_s(speeds, shape, turns)
     counted = max(least, ceil(rate * WINDOW_S))
     lead = min(counted, ceil(rate * latency_s))
     seconds = (lead + counted) / rate + latency_s

@@ -83,7 +83,7 @@ class Frontend:
         deadline_s: float,
         path: Path | None = None,
     ) -> Answer:
-        """One streamed turn of exactly `n_out` tokens. Raises TurnError, also when the deadline has passed."""
+        """One streamed turn of exactly `n_out` tokens. Raises TurnError, also after the deadline."""
         body = {
             "model": self.model,
             "messages": messages,

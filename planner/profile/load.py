@@ -28,9 +28,7 @@ async def measure(
         for gap_s in plan.gaps_s(rng):
             due_s += gap_s
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-            tasks.append(
-                group.create_task(hold(frontend, words, plan.cell, path, turns, plan.deadline_s))
-            )
+            tasks.append(group.create_task(hold(frontend, words, plan.cell, path, turns, plan.deadline_s)))
     held = [task.result() for task in tasks[plan.lead :]]
     samples = tuple(sample for each in held for sample in each)
     grown = growth([each[-1].conversation_s for each in held if each[-1].ok])

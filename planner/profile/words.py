@@ -4,12 +4,13 @@ import random
 from collections.abc import Awaitable, Callable
 
 # Three letters and a space: one token to most tokenizers.
-_WORDS = """
+_TEXT = """
 and the for you not are but had his her was one our out day get has him how man new now old see two way who
 boy did its let put say she too use air arm art ask bad bed big bit box buy car cat cup cut dog dry ear eat
 egg end eye far few fly fun gas hot ice job key law leg lie lot low map may mix net oil own pay pen pin pot
 raw red row run sad sea set sit six sky son sun tax tea ten tie tip toe top toy try van war web wet win yes
-""".split()
+"""
+_WORDS = _TEXT.split()
 _START_WORDS = 8  # 96 ** 8 different beginnings
 _SMALL, _BIG = 64, 512
 

@@ -68,6 +68,7 @@ def _baseline(
     p_d_idle, d_local_idle = idle[cell.context, cell.ratio]
     answer = CONTEXT_TOKENS[cell.context] // 2  # the first turn was as long in as out
     n_in, n_out = SHAPES[cell.ratio]
+    rate = (record.measured_qps or cell.qps) / decodes
     return Baseline(
         p_d_idle_ms=p_d_idle,
         d_local_idle_ms=d_local_idle,
@@ -75,7 +76,7 @@ def _baseline(
         p_tokens=answer + n_in,
         d_tokens=n_in,
         decoded=answer + n_out,
-        running=cell.qps / decodes * (answer + n_out) * _tpot(record, Path.D_LOCAL) / 1e3,
+        running=rate * (answer + n_out) * _tpot(record, Path.D_LOCAL) / 1e3,
     )
 
 

@@ -220,6 +220,7 @@ class CellRecord(msgspec.Struct, kw_only=True, frozen=True):
     context: str
     ratio: str
     qps: float
+    measured_qps: float = 0.0  # the rate it was measured at, where the level stands for it; 0 = the level's
     paths: dict[str, PathEstimate] = {}
 
 
@@ -234,7 +235,9 @@ class TableSnapshot(Record):
     source: str = ""  # how it came about: seed, profile, online, rollback of N
     frozen: bool = False
     explore_share: float = -1.0  # of the turns; -1 = as the policy is set (the planner widens it after drift)
-    pause_ms: float = -1.0  # by which a token that D prefills holds up each of its streams; -1 = see the cells
+    pause_ms: float = (
+        -1.0
+    )  # by which a token that D prefills holds up each of its streams; -1 = see the cells
     survival: list[list[float]] = []  # chance that D still holds a chat: ppd.core.learning.survival; [] = 1
     weights: dict[str, tuple[float, float]] = {}  # SLO class -> (w_ttft, w_tpot)
     cells: list[CellRecord] = []

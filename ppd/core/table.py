@@ -159,6 +159,8 @@ def _check_cell(record: CellRecord) -> Cell:
         cell = cells.make_cell(record.context, record.ratio, record.qps)
     except ValueError as error:
         raise TableError(f"no such cell: {error}") from error
+    if not (isfinite(record.measured_qps) and record.measured_qps >= 0):
+        raise TableError(f"cell {cell}: measured at a rate of {record.measured_qps}")
     known = {Path.P_D.value, Path.D_LOCAL.value, Path.P_D_PULLBACK.value}
     if not record.paths:
         raise TableError(f"cell {cell} has no figures")

@@ -1,0 +1,67 @@
+"""What must hold before anything is measured: paths can be forced, and each does what its name says."""
+
+import secrets
+
+from planner.profile.client import Cluster, Frontend, TurnError
+from planner.profile.conversation import hold
+from planner.profile.figures import BASE
+from planner.profile.records import ProfileError, Sample
+from planner.profile.words import Words
+from ppd.core.cells import CONTEXT_TOKENS, SHAPES, Cell, Context, Ratio
+from ppd.core.names import Path
+from ppd.core.placement import parse_placement
+
+_WARM_UP = Cell(Context.SMALL, Ratio.TINY, 0.5)
+_LONG = Cell(Context.LARGE, Ratio.TINY, 0.5)
+_PULLED = 0.5  # of the conversation: P holds at least so much of it after a pull
+_DEADLINE_S = 120.0
+
+
+async def warm_up(frontend: Frontend, words: Words) -> None:
+    """Learn the tokenizer, and send each path one conversation, so that handshakes and first compilations
+    are in no figure. Raises ProfileError."""
+
+    async def count(text: str) -> int:
+        system, user = words.start(), text
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        return (await frontend.ask(messages, 1, secrets.token_hex(8), _DEADLINE_S)).prompt_tokens
+
+    try:
+        await words.calibrate(count)
+    except TurnError as error:
+        raise ProfileError(f"the frontend does not answer a plain chat: {error}") from error
+    for path in BASE:
+        sample = await _try(frontend, words, _WARM_UP, path)
+        if not sample.ok:
+            raise ProfileError(
+                f"a turn that was forced to {path} failed: {sample.error}. To force paths the frontend needs "
+                "PPD_ADMIN_KEY in its environment, and this command the same"
+            )
+
+
+async def pulls_back(frontend: Frontend, words: Words) -> str:
+    """Why pull-back cannot be measured; empty if it can."""
+    sample = await _try(frontend, words, _LONG, Path.P_D_PULLBACK)
+    if not sample.ok:
+        return sample.error
+    if 0 <= sample.cached_tokens < _PULLED * sample.n_ctx:
+        return f"P held {sample.cached_tokens} of {sample.n_ctx} tokens after it"
+    return ""
+
+
+async def _try(frontend: Frontend, words: Words, cell: Cell, path: Path) -> Sample:
+    return (await hold(frontend, words, cell, path, 2, _DEADLINE_S))[-1]
+
+
+def check(cluster: Cluster) -> None:
+    """Raises ProfileError for a placement with nothing to decide."""
+    placement = parse_placement(cluster.placement)
+    if not placement.prefill or not placement.decode:
+        raise ProfileError(f"{cluster.model} runs on {cluster.placement}: there is no path to choose")
+
+
+def fits(cell: Cell, turns: int, max_model_len: int) -> bool:
+    """Whether its conversations stay within the model's context, with a little to spare."""
+    n_in, n_out = SHAPES[cell.ratio]
+    longest = CONTEXT_TOKENS[cell.context] + (turns - 1) * (n_in + n_out)
+    return not max_model_len or longest * 1.02 + 64 <= max_model_len
