@@ -50,20 +50,7 @@ class CellFigures(msgspec.Struct, frozen=True):
     paths: dict[Path, PathFigures]
 
     @property
-    def ceilings(points: Iterable[Point]) -> dict[Shape, float]:
-    """Rates that the cluster does not keep up with: those at which a path's points were flagged again and
-    again, TRIES times at least, less a margin."""
-    flagged = Counter((p.cell, p.path, p.rate) for p in points if p.flag)
-    found: dict[Shape, float] = {}
-    for (name, _, rate), times in flagged.items():
-        if times >= TRIES:
-            cell = cells.parse_cell(name)
-            shape = Shape(cell.context, cell.ratio)
-            found[shape] = min(found.get(shape, inf), _RETREAT * rate)
-    return found
-
-
-def complete(self) -> bool:
+    def complete(self) -> bool:
         """Both paths that a score compares."""
         return all(path in self.paths for path in BASE)
 
