@@ -20,6 +20,11 @@ from ppd.core.table import TableError
 
 _CLOSE_DEADLINE_S = 2.0
 
+
+class NotLeadingError(Exception):
+    """Asked of a planner that does not lead any more: it is silent, and its successor answers."""
+
+
 Handler = Callable[[bytes], Awaitable[Any]]
 
 
@@ -40,18 +45,23 @@ def refusal(error: Exception) -> ServiceError:
 class Api:
     """Serves `handlers` by verb, each on `ppd.{namespace}.planner.{verb}`, while it is open."""
 
-    def __init__(self, namespace: str, logger: logging.Logger) -> None:
+    def __init__(self, namespace: str, planner_id: str, logger: logging.Logger) -> None:
         self._namespace = namespace
+        self._planner_id = planner_id
         self._log = logger
         self._service: Service | None = None
 
     async def open(self, nc: Client, handlers: Mapping[str, Handler], metadata: dict[str, str]) -> None:
+        """Each planner is a queue group of its own: a leader that hangs keeps its subscription for minutes,
+        and must not be handed what its successor should answer.
+        """
         service = await add_service(
             nc,
             name=PLANNER_SERVICE,
             version=version("ppd"),
             description="owns the PPD table",
             metadata={"namespace": self._namespace, **metadata},
+            queue_group=self._planner_id,
         )
         self._service = service
         for verb, handler in handlers.items():
@@ -65,6 +75,8 @@ class Api:
         async def answer(request: Request) -> None:
             try:
                 answered = await handler(request.data)
+            except NotLeadingError:
+                return
             except Exception as error:
                 refused = refusal(error)
                 if refused.code == "500":

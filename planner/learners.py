@@ -3,7 +3,7 @@
 import logging
 
 from planner.metrics import DRIFT, TURNS
-from planner.state import FencedError, LearnerStore, SavedState, prior_key, state_key
+from planner.state import LearnerStore, SavedState, prior_key, state_key
 from planner.tables import MAX_TABLES
 from ppd.core.learning.applied import Applied
 from ppd.core.learning.learner import Learner
@@ -55,8 +55,11 @@ class Learners:
         self.held: dict[str, Held] = {}
 
     async def claim(self, stream_id: str) -> None:
-        """Take over what is saved, under this token; write back what only memory has.
+        """Take over what is saved, so that a former leader cannot write it any more; write back what only
+        memory has.
 
+        Only for a planner that leads: that the last to claim is the leader is all that is relied on. Tokens
+        are not compared, since they begin anew when etcd loses its data.
         `stream_id` tells streams apart: the sequence numbers of one that was lost mean nothing in the next.
         """
         self._stream_id = stream_id
@@ -64,8 +67,6 @@ class Learners:
         for key in sorted({*await self._store.tables(), *self.held}):
             known = self._store.revision(state_key(key))
             saved = await self._store.read(state_key(key), SavedState)
-            if saved is not None and saved.token > self._token:
-                raise FencedError(f"{key} was claimed under token {saved.token}, after {self._token}")
             mine = self.held.get(key)
             if saved is not None and (mine is None or self._store.revision(state_key(key)) != known):
                 mine = Held(saved, stream_id)

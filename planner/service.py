@@ -10,7 +10,7 @@ from typing import Any
 
 import nats.errors
 
-from planner.api import Api, Handler
+from planner.api import Api, Handler, NotLeadingError
 from planner.http import Http
 from planner.metrics import LEADER
 from planner.operations import Operations
@@ -43,7 +43,7 @@ class Planner:
         self._wanted = Wanted(settings.settle_s)
         self._watch = WorkerWatch(self._etcd, settings.namespace, self._see_workers, logger)
         self._tables = Tables(self._bus, settings.namespace, logger)
-        self._api = Api(settings.namespace, logger)
+        self._api = Api(settings.namespace, self.planner_id, logger)
         self._http = Http(self._missing)
         self._term: Term | None = None
         self._trouble = ""  # what stopped the term or the standby last; empty while it goes well
@@ -122,15 +122,16 @@ class Planner:
             self._wanted,
             lambda: self._watch.workers,
             self._election.token,
-            lambda: self._election.is_leader and self._election.token == term.token,
+            lambda: self._leads(term),
             self._log,
         )
         LEADER.set(1)
-        operations = Operations(self._tables, term, self.status)
-        await self._api.open(self._bus.nc, operations.handlers() | self._own_handlers(), {"role": "leader"})
+        operations = Operations(self._tables, term, self.status).handlers()
+        led = {verb: self._while_leading(term, handler) for verb, handler in operations.items()}
+        await self._api.open(self._bus.nc, led | self._own_handlers(), {"role": "leader"})
         try:
             waits = backoff_s()
-            while self._election.is_leader and self._election.token == term.token:
+            while self._leads(term):
                 try:
                     await term.run(self._no_trouble)
                 except (nats.errors.Error, TimeoutError) as error:
@@ -142,6 +143,19 @@ class Planner:
                 await asyncio.sleep(min(next(waits), _TERM_BACKOFF_S))
         finally:
             await self._api.close()
+
+    def _leads(self, term: Term) -> bool:
+        return self._election.is_leader and self._election.token == term.token
+
+    def _while_leading(self, term: Term, handler: Handler) -> Handler:
+        """Keeps a leader that slept through its succession from doing what it was asked meanwhile."""
+
+        async def guarded(data: bytes) -> Any:
+            if not self._leads(term):
+                raise NotLeadingError
+            return await handler(data)
+
+        return guarded
 
     def _no_trouble(self) -> None:
         self._trouble = ""

@@ -32,7 +32,7 @@ class SavedState(Record):
 
     model: str
     placement: str
-    token: int  # of the leader that wrote it
+    token: int  # of the leader that wrote it, for people
     stream_id: str = ""
     applied: tuple[tuple[int, int], ...] = ()
     turns: int = 0  # applied so far

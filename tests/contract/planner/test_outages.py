@@ -191,6 +191,22 @@ async def test_etcd_away_for_longer_than_a_lease_is_survived_without_a_restart(s
     assert status["tables"][0]["version"] == 1
 
 
+async def test_etcd_that_lost_everything_is_led_again_and_nothing_is_forgotten(stack: Stack) -> None:
+    """Election tokens begin anew, lower than those that were saved."""
+    await stack.lead()
+    first = (await stack.status())["token"]
+    await record_turns(stack.bus, stack.namespace, [turn(n, turn=1) for n in range(40)])
+    await stack.until("40 counted", lambda status: status["turns"] == 40)
+    stack.etcd.kill()
+    stack.etcd.wipe()
+    stack.etcd.start()
+    await stack.until("it leads under a lower token", lambda status: 0 < status["token"] < first)
+    await record_turns(stack.bus, stack.namespace, [turn(n, turn=1) for n in range(40, 70)])
+    status = await stack.until("70 counted", lambda status: status["turns"] >= 70)
+    assert status["turns"] == 70
+    assert not status["trouble"]
+
+
 async def test_full_storage_is_said_and_healed(
     fresh_etcd: EtcdServer,
     fresh_nats: Callable[..., NatsServer],
