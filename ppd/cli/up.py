@@ -22,26 +22,38 @@ class UpSettings(CommandSettings):
     """
 
     placement: str = Field("1P1D", description="engines: n prefill, m decode, k replica, such as 2P1D or 1R")
-    model: str = Field(catalog.DEFAULT, description="smollm2 (from PyPI), a folder, or ORGANISATION/NAME")
+    model: str = Field(
+        "", description="smollm2 (from PyPI, the default), a folder, or ORGANISATION/NAME; sim: any name"
+    )
     host: str = Field("127.0.0.1", description="where the frontend listens")
     port: int = Field(8000, ge=1, le=65535, description="of the frontend")
     gpus: CommaList = Field(
         [], description="CUDA devices, shared evenly by the engines, such as 0,1,2,3; none: CPU engines"
     )
     engine: str = Field("vllm", pattern="^(vllm|sim)$", description="vllm, or sim for simulated engines")
+    hardware: str = Field("h100-llama-3.1-8b", description="what simulated engines simulate")
     policy: str = Field("", description="the frontend's routing policy; empty: its default")
     namespace: str = Field("default", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="of the cluster")
     detach: bool = Field(False, description="return once the stack serves; `ppd down` stops it")
+
+
+def _model(settings: UpSettings) -> catalog.Model:
+    """Raises ModelError."""
+    if settings.engine == "sim":
+        name = settings.model or settings.hardware
+        return catalog.Model(name, name)
+    return catalog.find(settings.model or catalog.DEFAULT)
 
 
 def _spec(settings: UpSettings, engine_args: list[str]) -> plan.Spec:
     """Raises PlacementError or ModelError."""
     return plan.Spec(
         placement=parse_placement(settings.placement),
-        model=catalog.find(settings.model),
+        model=_model(settings),
         host=settings.host,
         port=settings.port,
         engine=settings.engine,
+        hardware=settings.hardware,
         gpus=tuple(settings.gpus),
         namespace=settings.namespace,
         engine_args=tuple(engine_args),

@@ -6,8 +6,8 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class Member:
     waits_for: str
     ready: Ready
     stop_within_s: float = 10
-    env: Mapping[str, str] = field(default_factory=dict)
+    failed_by: str = ""  # in its log, before it serves: the start has failed although the process goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,8 @@ class Spec:
     model: Model
     host: str
     port: int
-    engine: str
+    engine: str  # vllm or sim
+    hardware: str  # the profile of simulated engines
     gpus: tuple[str, ...]
     namespace: str
     engine_args: tuple[str, ...]
@@ -127,6 +128,8 @@ def core_sets(engines: int, cores: list[int]) -> list[str]:
 def _device_args(spec: Spec, cores: list[int]) -> list[list[str]]:
     """Flags that give each engine its devices. Raises PlanError if the GPUs cannot be shared out evenly."""
     engines = spec.placement.size
+    if spec.engine == "sim":
+        return [["--engine", "sim", "--hardware", spec.hardware]] * engines
     if not spec.gpus:
         return [["--backend", "cpu", "--cores", own] for own in core_sets(engines, cores)]
     if len(spec.gpus) % engines:
@@ -164,7 +167,11 @@ def _workers(spec: Spec, common: list[str], etcd: str, logs: Path) -> list[Membe
             args += ["--", *spec.engine_args]
         ready = functools.partial(probes.worker_ready, etcd, spec.namespace, name)
         waits_for = f"its {spec.engine} engine has loaded the model and is registered"
-        members.append(Member(name, Kind.WORKER, _ppd("worker", *args), waits_for, ready, stop_within_s=75))
+        argv = _ppd("worker", *args)
+        # An agent tries again when its engine fails; a first start that fails is a mistake to be told of.
+        members.append(
+            Member(name, Kind.WORKER, argv, waits_for, ready, stop_within_s=75, failed_by=" ERROR ")
+        )
     return members
 
 

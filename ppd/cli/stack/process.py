@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -24,11 +24,11 @@ def _end_with_parent() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _environment(name: str, stack_id: str, extra: Mapping[str, str]) -> dict[str, str]:
+def _environment(name: str, stack_id: str) -> dict[str, str]:
     marks = {leftovers.STACK_ENV: stack_id, leftovers.MEMBER_ENV: name, "PYTHONUNBUFFERED": "1"}
     # etcd takes every flag from ETCD_... too: what the user has there is meant for another etcd.
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("ETCD_")}
-    return {**inherited, **extra, **marks}
+    return {**inherited, **marks}
 
 
 def describe_end(code: int) -> str:
@@ -52,9 +52,7 @@ class Process:
         self.started_unix_s = _create_time(inner.pid)
 
     @classmethod
-    async def spawn(
-        cls, name: str, argv: Sequence[str], stack_id: str, log: Path, extra_env: Mapping[str, str]
-    ) -> "Process":
+    async def spawn(cls, name: str, argv: Sequence[str], stack_id: str, log: Path) -> "Process":
         """Start `argv`, its output appended to `log`; OSError if it cannot be run at all."""
         with log.open("ab") as output:
             inner = await asyncio.create_subprocess_exec(
@@ -62,7 +60,7 @@ class Process:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=_environment(name, stack_id, extra_env),
+                env=_environment(name, stack_id),
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )

@@ -162,7 +162,7 @@ class Stack:
         step, log = "model", self._logs / "model.log"
         self._progress.begin(step, f"{model.served_name} is converted for the engine (once, about 30 s)")
         argv = [sys.executable, "-m", "ppd.cli.model.convert", model.served_name]
-        process = await Process.spawn(step, argv, self._state.stack_id, log, {})
+        process = await Process.spawn(step, argv, self._state.stack_id, log)
         code = -signal.SIGTERM
         try:
             while process.running:

@@ -9,9 +9,11 @@ from ppd.cli.status.report import Report, Worker
 
 
 def _table(*columns: str) -> Table:
+    """The last column gives way where the terminal is narrow."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
+    for column in columns[:-1]:
         table.add_column(column, no_wrap=True)
+    table.add_column(columns[-1])
     return table
 
 

@@ -66,6 +66,7 @@ def spec(port: int) -> plan.Spec:
         host="127.0.0.1",
         port=port,
         engine="vllm",
+        hardware="",
         gpus=(),
         namespace="default",
         engine_args=(),

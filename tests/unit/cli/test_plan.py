@@ -19,6 +19,7 @@ def _spec(
         host="127.0.0.1",
         port=8000,
         engine="vllm",
+        hardware="",
         gpus=gpus,
         namespace="default",
         engine_args=engine_args,
