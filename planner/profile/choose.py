@@ -90,10 +90,6 @@ class Doubt:
         doublings, near = self._near[cell]
         return _BLANK if near is None else near.doubt(self._classes, doublings)
 
-    @property
-    def total(self) -> float:
-        return sum(self.at(cell) for cell in self._near)
-
     def removed_by(self, cell: Cell) -> float:
         """What a visit to `cell` is expected to take away, all over the grid."""
         again = cell in self._measured

@@ -72,7 +72,7 @@ class Frontend:
                 return body
         except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError) as error:
             raise ProfileError(
-                f"no frontend answers at {self._url}: {error or type(error).__name__}"
+                f"no frontend answers at {self._url}: {str(error) or type(error).__name__}"
             ) from error
 
     async def ask(

@@ -20,7 +20,7 @@ from planner.profile.figures import (
     figures,
 )
 from planner.profile.journal import Journal
-from planner.profile.records import Head, Point, ProfileError
+from planner.profile.records import Point, ProfileError
 from planner.profile.words import Words
 from ppd.core.cells import CELLS, Cell
 from ppd.core.names import Path
@@ -46,8 +46,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     doing: str
     spent_s: float
-    left_s: float
-    doubt: float  # of the table, summed over the grid (`choose`)
+    left_s: float | None  # None = not known yet
     point: Point | None = None  # that was just finished
 
 
@@ -74,6 +73,7 @@ class Run:
         self._words = Words(rng)
         self._began_s = time.monotonic()
         self._dead = 0
+        self._whole_s: float | None = None  # that all cells still wanted would take
         self._visits: dict[Cell, int] = {}
         self.without_pullback = ""  # why pull-back is not measured
         self.grid = self._wanted()
@@ -101,9 +101,9 @@ class Run:
     def _spent_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    async def run(self, head: Head) -> dict[Cell, CellFigures]:
-        """All that is measured by its end. Raises ProfileError. May be cancelled: the journal has it."""
-        self._journal.begin(head)
+    async def run(self) -> None:
+        """Returns when the budget or the grid is at its end. Raises ProfileError. May be cancelled: the
+        journal has all that was measured."""
         self._say("warming up")
         await preflight.warm_up(self._frontend, self._words)
         self.without_pullback = await preflight.pulls_back(self._frontend, self._words)
@@ -112,12 +112,15 @@ class Run:
             self._journal.add(await capacity.measure(self._frontend, self._words))
         while (plan := self._next()) is not None:
             await self._visit(plan)
-        return figures(self._journal.points)
 
-    def _say(self, doing: str, point: Point | None = None, left_s: float = 0.0, doubt: float = 0.0) -> None:
+    def _say(self, doing: str, point: Point | None = None) -> None:
+        left_s = self._left_s
+        self._watch(Progress(doing, self._spent_s, None if left_s is None else max(0.0, left_s), point))
+
+    @property
+    def _left_s(self) -> float | None:
         budget_s = self._options.budget_s
-        left_s = left_s if budget_s is None else max(0.0, budget_s - self._spent_s)
-        self._watch(Progress(doing, self._spent_s, left_s, doubt, point))
+        return self._whole_s if budget_s is None else budget_s - self._spent_s
 
     @property
     def _paths(self) -> tuple[Path, ...]:
@@ -128,12 +131,11 @@ class Run:
         plans = self._plans(found)
         costs_s = {cell: len(self._paths) * plan.seconds * _BACKLOG for cell, plan in plans.items()}
         doubt = choose.Doubt(plans, complete(found), self._classes)
-        budget_s = self._options.budget_s
-        left_s = sum(costs_s.values()) if budget_s is None else budget_s - self._spent_s
-        cell = choose.best(doubt, costs_s, left_s)
+        self._whole_s = sum(costs_s.values())
+        cell = choose.best(doubt, costs_s, self._left_s or 0.0)
         if cell is None:
             return None
-        self._say(f"{cell}", left_s=left_s, doubt=doubt.total)
+        self._say(str(cell))
         return plans[cell]
 
     def _plans(self, found: Mapping[Cell, CellFigures]) -> dict[Cell, Plan]:

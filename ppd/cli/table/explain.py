@@ -1,0 +1,125 @@
+"""`ppd table explain`: what would happen to a turn, and why."""
+
+from typing import Any
+
+import msgspec
+from pydantic import Field
+from rich import box
+from rich.console import Console
+from rich.table import Table as Grid
+
+from ppd.cli.table.ask import ask, says_errors
+from ppd.cli.table.where import TableSettings, read
+from ppd.core.decision import WorkerView
+from ppd.core.score import DEFAULT_SLO
+
+_WHY = {
+    "first-turn": "it is the conversation's first turn",
+    "not-cached": "D is not expected to hold the conversation any more",
+    "table": "its own cell was measured",
+    "table-nearest": "its cell was not measured, or is tied: the nearest measured one decides",
+    "table-live": "the table's figures, corrected by the queues that were given",
+    "live-stale": "the table alone: no load report of P and D was given",
+}
+
+
+class ExplainSettings(TableSettings):
+    """What would happen to a given turn. With the load of P or D, as the frontend would see it, the live
+    correction is part of it; without, the table alone decides."""
+
+    slo: str = Field(DEFAULT_SLO, description="the SLO class of the request")
+    turn: int = Field(2, ge=1, description="1 = the conversation's first")
+    n_ctx: int = Field(1024, ge=0, description="tokens of the conversation before this turn")
+    n_in: int = Field(128, ge=1, description="new tokens")
+    n_out: int = Field(128, ge=1, description="tokens of the answer")
+    qps: float = Field(1.0, ge=0, description="new conversations a second")
+    d_cached: int | None = Field(None, ge=0, description="of the context, what D holds; default: all")
+    p_cached: int = Field(0, ge=0, description="of the context, what P holds")
+    idle_s: float = Field(0.0, ge=0, description="since the conversation's last turn")
+    p_queued: int | None = Field(None, ge=0, description="prefill tokens that P has queued")
+    d_queued: int | None = Field(None, ge=0, description="prefill tokens that D has queued")
+    d_running: int | None = Field(None, ge=0, description="streams that D is decoding")
+    d_kv_use: float | None = Field(None, ge=0, le=1, description="share of D's KV memory in use, 0..1")
+    d_itl_ms: float | None = Field(None, ge=0, description="time between two tokens on D now, ms")
+    json_: bool = Field(False, alias="json", description="as JSON")
+
+    def request(self) -> dict[str, Any]:
+        names = ("turn", "n_ctx", "n_in", "n_out", "qps", "d_cached", "p_cached", "idle_s")
+        asked = self.which() | {name: getattr(self, name) for name in names} | {"slo_class": self.slo}
+        load = (self.p_queued, self.d_queued, self.d_running, self.d_kv_use, self.d_itl_ms)
+        if any(value is not None for value in load):
+            asked["prefill"] = _view("prefill", queued_prefill_tokens=self.p_queued)
+            asked["decode"] = _view(
+                "decode",
+                queued_prefill_tokens=self.d_queued,
+                running=self.d_running,
+                kv_use=self.d_kv_use,
+                itl_ms=self.d_itl_ms,
+            )
+        return asked
+
+
+def _view(worker_id: str, **load: float | None) -> dict[str, Any]:
+    """A fresh load report."""
+    given = {name: value for name, value in load.items() if value is not None}
+    view: dict[str, Any] = msgspec.to_builtins(WorkerView(worker_id, age_s=0.0))
+    return view | given
+
+
+@says_errors("ppd table explain")
+def main(argv: list[str]) -> int:
+    settings = read(ExplainSettings, argv, "ppd table explain")
+    answer = ask(settings, "explain", settings.request())
+    if settings.json_:
+        print(msgspec.json.format(msgspec.json.encode(answer), indent=1).decode())
+    else:
+        _show(answer, Console(soft_wrap=True, highlight=False))
+    return 0
+
+
+def _show(answer: dict[str, Any], console: Console) -> None:
+    console.print(f"[bold]{answer['path']}[/bold]: {_WHY.get(answer['reason'], answer['reason'])}")
+    weights = answer["weights"]
+    console.print(
+        f"cell {answer['cell']}, figures of {answer['decided_by_cell']}; "
+        f"table version {answer['table_version']} ({answer['table_source']})"
+    )
+    console.print(
+        f"SLO class {answer['slo_class']}: TTFT × {weights['ttft']:g}, TPOT × {weights['tpot']:g}; "
+        f"score {answer['score']:+.3f} (above 0: D-local)\n"
+    )
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in ("path", "TTFT expected, ms", "TPOT expected, ms", "measured", "learned since"):
+        grid.add_column(column)
+    learned = answer.get("learned") or {}
+    for path, measured in answer["measured"].items():
+        expected = answer["expected"].get(path, {})
+        grid.add_row(
+            path,
+            _ms(expected.get("ttft_ms")),
+            _ms(expected.get("tpot_ms")),
+            _measured(measured),
+            _learned((learned.get("paths") or {}).get(path)),
+        )
+    console.print(grid)
+    if "survival" in learned:
+        treated = "as cached" if learned["treated_as_cached"] else "as lost"
+        console.print(f"\nD still holds it with probability {learned['survival']:.2f}: treated {treated}")
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _measured(each: dict[str, Any]) -> str:
+    ttft, tpot = each["ttft_ms"], each["tpot_ms"]
+    return (
+        f"TTFT {ttft['mean']:.4g} ± {ttft['sd']:.2g}, TPOT {tpot['mean']:.4g} ± {tpot['sd']:.2g} "
+        f"({ttft['n']:g} turns, {each['provenance']})"
+    )
+
+
+def _learned(each: dict[str, Any] | None) -> str:
+    if not each or not each["turns"]:
+        return "-"
+    return f"TTFT {each['ttft_ms']:.4g}, TPOT {each['tpot_ms']:.4g} ({each['turns']:.0f} turns)"
