@@ -17,6 +17,7 @@ from controlplane.route import Router
 from controlplane.settings import FrontendSettings
 from controlplane.tables import Tables
 from controlplane.tokens import TokenCounter
+from controlplane.transfers import Transfers
 from controlplane.turn import TurnHandler
 from controlplane.upstream import SWEEP_S, Pool
 from controlplane.watches import watch_loads, watch_tables
@@ -47,9 +48,14 @@ class Frontend:
         self.sessions = SessionStore(settings.max_sessions, settings.session_ttl_s)
         self.tokens = TokenCounter(logger)
         self.features = FeatureReader(self.sessions, self.tokens)
-        self.history = History(self.sessions, self.bus, settings.namespace, settings.session_ttl_s, logger)
+        self.transfers = Transfers(self.bus, settings.namespace, logger)
+        self.history = History(
+            self.sessions, self.transfers, self.bus, settings.namespace, settings.session_ttl_s, logger
+        )
         self.recorder = Recorder(self.bus, settings.namespace, settings.max_records, logger)
-        self.ledger = Ledger(self.cluster, self.features, self.history, self.recorder, settings.policy)
+        self.ledger = Ledger(
+            self.cluster, self.features, self.history, self.transfers, self.recorder, settings.policy
+        )
         self.turns = TurnHandler(
             settings,
             Router(self.cluster, policies.make(settings.policy), self.tables, settings.load_stale_s),
@@ -104,6 +110,7 @@ class Frontend:
         self._tasks.start("workers", self.watch.run)
         self._tasks.start("loads", lambda: watch_loads(self.bus, self._settings.namespace, self.cluster))
         self._tasks.start("tables", lambda: watch_tables(self.bus, self._settings.namespace, self.tables))
+        self._tasks.start("transfers", self.transfers.run)
         self._tasks.start("sessions", self.history.run)
         self._tasks.start("turn records", self.recorder.run)
         self._tasks.start("sweep", self._sweep)

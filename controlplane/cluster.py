@@ -8,6 +8,7 @@ from types import TracebackType
 from controlplane.upstream import Pool
 from ppd.core.decision import WorkerView
 from ppd.core.names import Role, WorkerStatus
+from ppd.core.pairing import why_not
 from ppd.core.placement import placement_of
 from ppd.core.records import WorkerLoad, WorkerRecord
 
@@ -20,6 +21,7 @@ class Worker:
 
     def __init__(self, record: WorkerRecord, pool: Pool) -> None:
         self.record = record
+        self.signature = record.kv_signature()
         self.pool = pool
         self.gone = False
         self.running = 0  # our turns on it
@@ -122,6 +124,7 @@ class Cluster:
         self.workers: dict[str, Worker] = {}
         self._models: dict[str, dict[Role, deque[Worker]]] = {}
         self._placements: dict[str, str] = {}
+        self._unlike: set[tuple[str, str]] = set()
         self.models_seen: dict[str, float] = {}  # model -> when first seen, unix s; bounded
 
     def update(self, records: dict[str, WorkerRecord]) -> None:
@@ -143,6 +146,7 @@ class Cluster:
                 known.record = record
             if record.model not in self.models_seen and len(self.models_seen) < 1024:
                 self.models_seen[record.model] = record.started_unix_s
+        self._say_unlike()
         self._models = {}
         for worker in self.workers.values():
             roles = self._models.setdefault(worker.record.model, {role: deque() for role in Role})
@@ -152,6 +156,21 @@ class Cluster:
             model: str(placement_of(role for role, workers in roles.items() for _ in workers))
             for model, roles in self._models.items()
         }
+
+    def _say_unlike(self) -> None:
+        """A pair that cannot exchange KV is never used; it is said once."""
+        listed = list(self.workers.values())
+        for prefill in (each for each in listed if each.record.role is Role.PREFILL):
+            for decode in (each for each in listed if each.record.role is Role.DECODE):
+                same_model = prefill.record.model == decode.record.model
+                if (
+                    same_model
+                    and not compatible(prefill, decode)
+                    and (pair := (prefill.id, decode.id)) not in self._unlike
+                ):
+                    if len(self._unlike) < 1024:
+                        self._unlike.add(pair)
+                    self._log.warning("%s", why_not(prefill.record, decode.record))
 
     def report(self, load: WorkerLoad, now_s: float) -> None:
         if worker := self.workers.get(load.worker_id):
@@ -189,4 +208,4 @@ class Cluster:
 
 def compatible(prefill: Worker, decode: Worker) -> bool:
     """Whether D can pull from P."""
-    return prefill.record.kv_signature() == decode.record.kv_signature()
+    return prefill.signature == decode.signature

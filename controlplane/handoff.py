@@ -8,6 +8,7 @@ from controlplane import body as bodies
 from controlplane.body import Fields
 from controlplane.errors import ApiError
 from controlplane.parse import Request
+from ppd.core.names import KV_HOLD, KV_REQUEST_ID, KV_TRACEPARENT
 
 _ONE = msgspec.Raw(b"1")
 _FOR_PREFILL = msgspec.Raw(b'{"do_remote_decode":true,"do_remote_prefill":false}')
@@ -57,7 +58,9 @@ class _Answer(msgspec.Struct):
 _answer_decoder = msgspec.json.Decoder(_Answer)
 
 
-def prefill_body(request: Request, pullback: dict[str, Any] | None = None) -> bytes:
+def prefill_body(
+    request: Request, pullback: dict[str, Any] | None = None, traceparent: str = "", request_id: str = ""
+) -> bytes:
     """What P gets: one token, not streamed, and the word that somebody else decodes.
 
     `pullback`: D's parameters, by which P pulls the conversation's KV before it prefills.
@@ -71,9 +74,7 @@ def prefill_body(request: Request, pullback: dict[str, Any] | None = None) -> by
     if "min_tokens" in fields:
         fields["min_tokens"] = _capped(fields["min_tokens"])
     fields["kv_transfer_params"] = (
-        bodies.raw({**pullback, "do_remote_decode": True, "do_remote_prefill": False})
-        if pullback
-        else _FOR_PREFILL
+        bodies.raw({**pullback, **_about_turn(traceparent, request_id)}) if pullback else _FOR_PREFILL
     )
     return bodies.join(fields)
 
@@ -98,19 +99,31 @@ def read_prefilled(body: bytes) -> Prefilled:
     return Prefilled(body, kv, finished, usage.prompt_tokens, usage.cached_tokens)
 
 
+def _about_turn(traceparent: str, request_id: str) -> dict[str, Any]:
+    """What the connector needs for its span and its reports."""
+    about: dict[str, Any] = {KV_REQUEST_ID: request_id}
+    if traceparent:
+        about[KV_TRACEPARENT] = traceparent
+    return about
+
+
 def decode_body(
-    request: Request, kv: dict[str, Any] | None = None, traceparent: str = "", request_id: str = ""
+    request: Request,
+    kv: dict[str, Any] | None = None,
+    traceparent: str = "",
+    request_id: str = "",
+    hold: bool = False,
 ) -> bytes:
     """What D gets: the client's request, P's parameters with the trace for the connector's span, and the
-    wish for usage."""
+    wish for usage. `hold`: D shall keep the turn's KV for a pull-back."""
     fields: Fields = dict(request.fields)
     if request.stream and not request.wants_usage:
         fields["stream_options"] = _with_usage(fields.get("stream_options"))
     if kv is not None:
-        params = {**kv, "ppd_request_id": request_id}
-        if traceparent:
-            params["traceparent"] = traceparent
-        fields["kv_transfer_params"] = bodies.raw(params)
+        params = {**kv, **_about_turn(traceparent, request_id)}
+        fields["kv_transfer_params"] = bodies.raw({**params, KV_HOLD: True} if hold else params)
+    elif hold:
+        fields["kv_transfer_params"] = bodies.raw({KV_REQUEST_ID: request_id, KV_HOLD: True})
     return bodies.join(fields)
 
 

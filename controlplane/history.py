@@ -18,6 +18,7 @@ from controlplane import metrics
 from controlplane.features import explicit_key
 from controlplane.parse import Request
 from controlplane.state import TurnState
+from controlplane.transfers import Transfers
 from ppd.core import identity, names
 from ppd.core.names import Path, Reason
 from ppd.core.predict import session_mean
@@ -40,8 +41,15 @@ class History:
     """Owns what happens to sessions after a turn."""
 
     def __init__(
-        self, sessions: SessionStore, bus: Bus, namespace: str, ttl_s: float, logger: logging.Logger
+        self,
+        sessions: SessionStore,
+        transfers: Transfers,
+        bus: Bus,
+        namespace: str,
+        ttl_s: float,
+        logger: logging.Logger,
     ) -> None:
+        self._transfers = transfers
         self._sessions = sessions
         self._bus = bus
         self._bucket = names.stream_name(names.SESSIONS_BUCKET, namespace)
@@ -86,7 +94,10 @@ class History:
         if n_out:
             session.n_out_mean_tokens = session_mean(session.n_out_mean_tokens, n_out)
         self._sessions.add_mark(session, Mark(boundary, after, features.turn, prompt, prompt + n_out), now_s)
+        session.pullback = None
         if after is not None:
+            if turn.hold:
+                self._transfers.expect_hold(turn.request_id, session, after, session.decode_worker)
             self._share(session)
 
     def _session_of(self, turn: TurnState) -> Session:

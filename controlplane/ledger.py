@@ -11,6 +11,7 @@ from controlplane.history import History
 from controlplane.metrics import labelled
 from controlplane.recorder import Recorder
 from controlplane.state import TurnState
+from controlplane.transfers import Transfers
 from ppd.core.names import Outcome, Path
 from ppd.core.records import TurnRecord
 
@@ -21,8 +22,15 @@ class Ledger:
     """Closes turns."""
 
     def __init__(
-        self, cluster: Cluster, features: FeatureReader, history: History, recorder: Recorder, policy: str
+        self,
+        cluster: Cluster,
+        features: FeatureReader,
+        history: History,
+        transfers: Transfers,
+        recorder: Recorder,
+        policy: str,
     ) -> None:
+        self._transfers = transfers
         self._cluster = cluster
         self._features = features
         self._history = history
@@ -38,6 +46,10 @@ class Ledger:
         self._history.finish(turn, now_s)
         self._learn(turn)
         record = self._record(turn, now_s)
+        if turn.handed_off:
+            if moved := self._transfers.take(turn.request_id):
+                record.kv_bytes, record.kv_transfer_ms = moved.bytes, moved.seconds * 1e3
+            self._transfers.closed(record)
         self._count(turn, record)
         self.recent.append(record)
         if turn.placed:

@@ -18,6 +18,7 @@ PREFILL = Histogram("ppd_prefill_hop_seconds", "Time of the hop through P", buck
 DECISION = Histogram("ppd_decision_seconds", "Identify, decide and place", buckets=_MICRO)
 TOKENS = Counter("ppd_tokens", "Tokens by kind: prompt, cached (before the turn), output", ["kind"])
 KV_BYTES = Counter("ppd_kv_bytes", "KV bytes: moved P->D, or saved by serving D-local", ["kind"])
+KV_FAILED = Counter("ppd_kv_failed_transfers", "KV transfers that failed, by direction", ["direction"])
 RETRIES = Counter("ppd_retries", "Second tries of a leg, by leg and the first one's failure", ["leg", "kind"])
 NO_KV = Counter("ppd_prefills_without_kv", "P->D turns whose P gave no KV parameters")
 RELEASED = Counter("ppd_prefills_released", "Prefilled turns that died before D took them", ["result"])

@@ -12,7 +12,7 @@ from ppd.core.records import TurnRecord, encode
 from ppd.runtime.bus import Bus
 
 _BATCH = 256
-_PAUSE_S = 0.05
+_PAUSE_S = 0.1  # gathers a batch, and lets the engines' reports on a turn's KV come in
 STREAM_AGE_S = 7 * 24 * 3600
 STREAM_BYTES = 1 << 30
 
@@ -50,11 +50,11 @@ class Recorder:
         )
         while True:
             await self._filled.wait()
+            await asyncio.sleep(_PAUSE_S)
             self._filled.clear()
             while self._pending:
                 await self._send()
             self._empty.set()
-            await asyncio.sleep(_PAUSE_S)
 
     async def drain(self, deadline_s: float) -> None:
         """Wait, for so long at most, until all is sent."""

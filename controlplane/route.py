@@ -12,6 +12,7 @@ from controlplane.tables import Tables
 from ppd.core import place
 from ppd.core.decision import Decision, Policy, View, WorkerView
 from ppd.core.names import Path, Reason, Role
+from ppd.core.sessions import Pullback
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Plan:
     prefill: Worker | None  # None where the turn runs whole on one engine
     decode: Worker
     cached: bool  # the session's own D was kept, so its cache counts
+    pullback: Pullback | None = None  # by which P pulls the conversation's KV from D first
 
 
 class Router:
@@ -63,7 +65,10 @@ class Router:
             path, prefill = Path.D_LOCAL, None
         elif prefill is None:
             path, reason = Path.D_LOCAL, Reason.NO_PREFILL
-        return Plan(decision, path, reason, prefill, decode, decode is choice.home)
+        pullback = choice.pullback if path is Path.P_D_PULLBACK else None
+        if path is Path.P_D_PULLBACK and pullback is None:
+            path = Path.P_D
+        return Plan(decision, path, reason, prefill, decode, decode is choice.home, pullback)
 
     def _decide(self, choice: "_Choice", slo: str, force: Path | None) -> Decision:
         if force is not None:
@@ -125,6 +130,7 @@ class _Choice:
         self.decode = self.home if self.home in decodes else self._least(decodes)
         self.replica = self.home if self.home in replicas else self._least(replicas)
         self.prefill = self._prefill(cluster, router._stale_s, conversation, now_s, failed)
+        self.pullback = self._pullback(conversation, now_s)
         if conversation.match is not None and self.home is None:
             self.escape = self.escape or Reason.SESSION_MOVED
             self.turn = replace(self.turn, d_cached=0)
@@ -164,6 +170,17 @@ class _Choice:
         best = place.pick_prefill(views, self.turn.prompt, cached)
         return fitting[best.worker_id] if best else None
 
+    def _pullback(self, conversation: Conversation, now_s: float) -> Pullback | None:
+        """D's parameters, where they are for exactly this history, on this incarnation, and not expired."""
+        match = conversation.match
+        held = match.session.pullback if match is not None and match.exact else None
+        if match is None or held is None or self.prefill is None or not self.prefill.record.bidirectional:
+            return None
+        home = self.home
+        if home is None or home is not self.decode or home.id != held.decode_worker:
+            return None
+        return held if held.after == match.mark.after and now_s < held.expires_s else None
+
     def prefers_replica(self) -> bool:
         """Of the engines that could become this conversation's home, a replica is the least loaded."""
         if self.replica is None or self.decode is None or self.prefill is None:
@@ -176,4 +193,5 @@ class _Choice:
             prefill=self._views[self.prefill.id] if self.prefill else None,
             decode=self._views[self.decode.id] if self.decode else None,
             replica=self._views[self.replica.id] if self.replica else None,
+            pullback=self.pullback is not None,
         )

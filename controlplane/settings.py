@@ -23,6 +23,10 @@ class FrontendSettings(ServiceSettings):
         [], description="MODEL=FOLDER, comma-separated: counts new tokens exactly; else they are estimated"
     )
 
+    pullback: bool = Field(
+        False, description="let D hold a turn's KV, so that P can pull it back (a third path)"
+    )
+
     connect_s: Seconds = Field(2.0, description="deadline for a connection to an engine")
     prefill_s: Seconds = Field(30.0, description="deadline for P's answer, queueing included")
     first_byte_s: Seconds = Field(120.0, description="deadline for D's first byte")

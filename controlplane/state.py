@@ -66,6 +66,7 @@ class TurnState:
         self.prefill_s = 0.0
         self.prefill_cached = -1
         self.handed_off = False
+        self.hold = False  # D was asked to hold its KV for a pull-back
         self.retries = 0
         self.first_s = 0.0
         self.last_s = 0.0
@@ -93,6 +94,17 @@ class TurnState:
         self.path = plan.path
         self.reason = self.moved or plan.reason
         self.prefill_worker, self.prefill_cached, self.handed_off = None, -1, False
+
+    def use_pullback(self) -> dict[str, Any] | None:
+        """D's parameters, once: a second try of the hop goes without them."""
+        held = self.plan.pullback
+        session = self.conversation.session
+        if held is None or session is None or session.pullback is not held:
+            if self.path is Path.P_D_PULLBACK:
+                self.path = Path.P_D
+            return None
+        session.pullback = None
+        return held.params
 
     def prefilled(self, answer: Prefilled, seconds: float) -> None:
         self.prefill_s = seconds

@@ -188,7 +188,6 @@ class TurnHandler:
 
     async def _prefill(self, turn: TurnState, plan: Plan) -> Prefilled | None:
         """The hop through P, or through another P; None where none of them could: D then does it all."""
-        body = handoff.prefill_body(turn.request)
         tried: frozenset[str] = frozenset()
         worker: Worker | None = plan.prefill
         begin_s = self._loop.time()
@@ -199,6 +198,9 @@ class TurnHandler:
                 Reservation(worker, max(0, turn.conversation.turn.prompt - cached)),
             ):
                 turn.prefill_worker = worker
+                held = turn.use_pullback()
+                parent = turn.spans.parent_of(span)
+                body = handoff.prefill_body(turn.request, held, parent, turn.request_id)
                 try:
                     prefilled = await self._engines.prefill(
                         worker, turn.engine_path, turn.engine_headers(span, "-p"), body
@@ -223,7 +225,8 @@ class TurnHandler:
         self, turn: TurnState, worker: Worker, prefilled: Prefilled | None, span: Span
     ) -> Connection:
         kv = prefilled.kv if prefilled else None
-        body = handoff.decode_body(turn.request, kv, turn.spans.parent_of(span), turn.request_id)
+        hold = turn.hold = self._settings.pullback and worker.record.bidirectional
+        body = handoff.decode_body(turn.request, kv, turn.spans.parent_of(span), turn.request_id, hold)
         try:
             return await self._engines.send(
                 worker, turn.engine_path, turn.engine_headers(span), body, self._settings.first_byte_s

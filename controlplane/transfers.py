@@ -1,0 +1,131 @@
+"""What the engines say of KV on NATS: how much a turn moved, and what a D holds for a pull-back."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from typing import TypeVar
+
+from nats.aio.msg import Msg
+
+from controlplane import metrics
+from ppd.core import names
+from ppd.core.records import BadRecordError, KvHeld, KvMoved, TurnRecord, decode
+from ppd.core.sessions import Pullback, Session
+from ppd.runtime.bus import Bus
+
+_MAX_OPEN = 16_384
+_MARGIN_S = 5.0  # before its expiry a held KV counts as gone: P has yet to be asked
+
+
+_Holder = tuple[Session, int, str]  # the key that its next turn must extend, and its D
+V = TypeVar("V")
+
+
+def _put(bounded: OrderedDict[str, V], key: str, value: V) -> None:
+    bounded[key] = value
+    if len(bounded) > _MAX_OPEN:
+        bounded.popitem(last=False)
+
+
+def _keep(holder: _Holder, pullback: Pullback) -> None:
+    """Unless the session has moved on meanwhile, or another incarnation holds it."""
+    session, after, decode_worker = holder
+    if decode_worker == pullback.decode_worker and session.marks and session.marks[-1].after == after:
+        session.pullback = pullback._replace(after=after)
+
+
+class Moved:
+    """One turn's transfers, summed over ranks."""
+
+    __slots__ = ("bytes", "error", "seconds")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.seconds = 0.0
+        self.error = ""
+
+    def add(self, moved: KvMoved) -> None:
+        self.bytes += moved.bytes
+        self.seconds = max(self.seconds, moved.transfer_s)
+        self.error = self.error or moved.error
+
+
+class Transfers:
+    """Matches the engines' reports with turns, by request id; bounded, and late ones still count."""
+
+    def __init__(self, bus: Bus, namespace: str, logger: logging.Logger) -> None:
+        self._bus = bus
+        self._namespace = namespace
+        self._log = logger
+        self._moved: OrderedDict[str, Moved] = OrderedDict()
+        self._records: OrderedDict[str, TurnRecord] = OrderedDict()  # closed, and perhaps not sent yet
+        self._holders: OrderedDict[str, _Holder] = OrderedDict()
+        self._early: OrderedDict[str, Pullback] = OrderedDict()
+
+    def take(self, request_id: str) -> Moved | None:
+        """What a turn moved, as far as it is known."""
+        return self._moved.pop(request_id, None)
+
+    def closed(self, record: TurnRecord) -> None:
+        """A report for it may still come."""
+        _put(self._records, record.request_id, record)
+
+    def expect_hold(self, request_id: str, session: Session, after: int, decode_worker: str) -> None:
+        """D was asked to hold this turn's KV for the session's next turn."""
+        holder = (session, after, decode_worker)
+        early = self._early.pop(request_id, None)
+        if early is None:
+            _put(self._holders, request_id, holder)
+        else:
+            _keep(holder, early)
+
+    def on_moved(self, moved: KvMoved) -> None:
+        metrics.KV_BYTES.labels("moved").inc(moved.bytes)
+        if moved.error:
+            metrics.KV_FAILED.labels(moved.direction if moved.direction in ("p-d", "d-p") else "other").inc()
+        record = self._records.get(moved.request_id)
+        if record is not None:
+            record.kv_bytes += moved.bytes
+            record.kv_transfer_ms = max(record.kv_transfer_ms, moved.transfer_s * 1e3)
+            return
+        found = self._moved.get(moved.request_id)
+        if found is None:
+            found = Moved()
+            _put(self._moved, moved.request_id, found)
+        found.add(moved)
+
+    def on_held(self, held: KvHeld, now_s: float) -> None:
+        pullback = Pullback(dict(held.params), 0, held.worker_id, now_s + held.hold_s - _MARGIN_S)
+        holder = self._holders.pop(held.request_id, None)
+        if holder is None:  # the report overtook the end of the turn
+            _put(self._early, held.request_id, pullback)
+        else:
+            _keep(holder, pullback)
+
+    async def run(self) -> None:
+        """For a Supervisor."""
+        await self._bus.connect()
+        clock = asyncio.get_running_loop().time
+
+        async def moved(message: Msg) -> None:
+            try:
+                self.on_moved(decode(message.data, KvMoved))
+            except BadRecordError as error:
+                self._log.debug("ignoring a report of moved KV: %s", error)
+
+        async def held(message: Msg) -> None:
+            try:
+                self.on_held(decode(message.data, KvHeld), clock())
+            except BadRecordError as error:
+                self._log.debug("ignoring a report of held KV: %s", error)
+
+        nc = self._bus.nc
+        subscriptions = [
+            await nc.subscribe(names.kv_moved_subject(self._namespace, "*"), cb=moved),
+            await nc.subscribe(names.kv_held_subject(self._namespace, "*"), cb=held),
+        ]
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for subscription in subscriptions:
+                await subscription.unsubscribe()
