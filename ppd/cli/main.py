@@ -25,6 +25,8 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("model", "ppd.cli.model", "prepare the small model that comes from PyPI"),
     ),
     "A cluster": (
+        Command("table", "ppd.cli.table", "see, tune and undo the PPD table"),
+        Command("profile", "ppd.cli.profile", "measure the PPD table on a live cluster"),
         Command("compose", "ppd.cli.compose", "write the compose file of a placement's engines"),
         Command("trace", "ppd.cli.trace", "draw a turn's trace from Jaeger: where its time went"),
     ),
