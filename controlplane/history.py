@@ -60,6 +60,16 @@ class History:
         self._pending: dict[str, SessionRecord] = {}
         self._filled = asyncio.Event()
 
+    @property
+    def shared(self) -> bool:
+        """The bucket was reached: sessions go to, and come from, other frontends."""
+        return self._kv is not None
+
+    @property
+    def pending(self) -> int:
+        """Sessions that are not written yet."""
+        return len(self._pending)
+
     # --- in this process ---
 
     def reserve(self, turn: TurnState) -> None:
