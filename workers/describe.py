@@ -26,6 +26,7 @@ async def describe(
         worker_id=worker_id,
         name=settings.name,
         role=Role(settings.role),
+        backend=settings.engine,
         model=str(model["id"]),
         model_path=settings.model,
         url=url,
@@ -69,6 +70,7 @@ def _add_connector(record: WorkerRecord, facts: ConnectorFacts) -> None:
     record.kv_capacity_tokens = facts.kv_capacity_tokens
     record.kv_layout = facts.kv_layout
     record.dtype = facts.dtype
+    record.kv_compatibility = facts.compatibility
     record.tensor_parallel = facts.tensor_parallel
     record.max_batch_tokens = facts.max_batch_tokens
     record.bidirectional = facts.bidirectional

@@ -1,7 +1,6 @@
 """Whether the engine still makes progress: when it made no step for a while it must generate a token."""
 
 import asyncio
-import logging
 
 from workers.engine.client import EngineClient, EngineError
 from workers.engine.metrics import Sample
@@ -10,30 +9,30 @@ from workers.engine.metrics import Sample
 class HealthCheck:
     """Follows the engine's step counter; `watch` returns why the engine must be given up."""
 
-    def __init__(
-        self, engine: EngineClient, model: str, every_s: float, hang_s: float, logger: logging.Logger
-    ) -> None:
+    def __init__(self, engine: EngineClient, model: str, every_s: float, hang_s: float) -> None:
         self._engine = engine
         self._model = model
         self._every_s = every_s
         self._hang_s = hang_s
-        self._log = logger
-        self._steps = -1.0
+        self._steps = 0.0
         self._moved = False
+        self._restarted = False
 
     def saw(self, sample: Sample) -> None:
         """A reading of the engine's metrics, from the load reports."""
-        self._moved = self._moved or sample.steps != self._steps
+        self._moved = self._moved or sample.steps > self._steps
+        self._restarted = self._restarted or sample.steps < self._steps
         self._steps = sample.steps
 
     async def watch(self) -> str:
-        """Return, with the cause, once the engine generated nothing within `hang_s`."""
-        while True:
+        """Return, with the cause, once the engine generated nothing within `hang_s` or is another one."""
+        while not self._restarted:
             await asyncio.sleep(self._every_s)
             moved, self._moved = self._moved, False
-            if moved:
+            if moved or self._restarted:
                 continue
             try:
                 await self._engine.generate(self._model, self._hang_s)
             except EngineError as error:
-                return f"it generated no token in {self._hang_s:g} s: {error}"
+                return f"it generated no token within {self._hang_s:g} s: {error}"
+        return "its counters began anew: somebody restarted it"

@@ -1,11 +1,22 @@
 """Load reports: what the engine is busy with, four times a second."""
 
+import asyncio
+import logging
+import time
 from collections import deque
+from collections.abc import Callable
 
-from ppd.core.records import WorkerLoad
-from workers.engine.metrics import Sample
+from ppd.core.names import load_subject
+from ppd.core.records import WorkerLoad, encode
+from ppd.runtime.bus import Bus
+from workers.engine.client import EngineClient, EngineError
+from workers.engine.metrics import NAMES, Sample
+from workers.receiver import ReportReceiver
 
+_EVERY_S = 0.25
 _OF_LATE_S = 10.0
+
+_log = logging.getLogger(__name__)
 
 
 class LoadMeter:
@@ -51,6 +62,40 @@ class LoadMeter:
             decode_tokens_per_s=_ratio(sample.generation_tokens - then.generation_tokens, took_s),
             preemptions=int(sample.preemptions),
         )
+
+
+class LoadReports:
+    """Reads the engine's metrics, shows them to `saw`, and publishes a report of each reading."""
+
+    def __init__(
+        self,
+        namespace: str,
+        worker_id: str,
+        engine: EngineClient,
+        bus: Bus,
+        reports: ReportReceiver,
+        saw: Callable[[Sample], None],
+    ) -> None:
+        self._subject = load_subject(namespace, worker_id)
+        self._meter = LoadMeter(worker_id)
+        self._engine = engine
+        self._bus = bus
+        self._reports = reports
+        self._saw = saw
+
+    async def run(self) -> None:
+        """For ever; a reading that fails is left out, for the health check to judge."""
+        while True:
+            began_s = time.monotonic()
+            try:
+                sample = Sample.parse(await self._engine.metrics(NAMES))
+            except (EngineError, ValueError) as error:
+                _log.debug("no load report: %s", error)
+            else:
+                self._saw(sample)
+                load = self._meter.report(time.monotonic(), sample, self._reports.queued_prefill_tokens)
+                await self._bus.publish(self._subject, encode(load), "load")
+            await asyncio.sleep(max(0.05, began_s + _EVERY_S - time.monotonic()))
 
 
 def _ratio(part: float, whole: float) -> float:

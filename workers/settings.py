@@ -34,6 +34,9 @@ class WorkerSettings(ServiceSettings):
     kv_cache_gib: float = Field(1, gt=0, description="KV cache of a CPU engine, in GiB")
     pullback: bool = Field(True, description="let prefill engines pull KV back from decode engines")
     hold_s: int = Field(120, ge=1, description="how long a decode engine holds KV for a pull-back")
+    pullback_min_tokens: int = Field(
+        64, ge=0, description="a prefill engine that lacks fewer tokens computes them rather than pull them"
+    )
     attach: str = Field("", description="URL of an engine that runs already; see workers/README.md")
     run_dir: FilePath | None = Field(
         None, description="where agent and connector meet (facts, reports); empty: a temporary folder"
@@ -57,8 +60,17 @@ class WorkerSettings(ServiceSettings):
             raise ValueError("write http://host:port")
         return value.rstrip("/")
 
+    @field_validator("cores")
+    @classmethod
+    def _are_cores(cls, value: str) -> str:
+        if value:
+            parse_cores(value)
+        return value
+
     @model_validator(mode="after")
     def _fill(self) -> "WorkerSettings":
+        if self.attach and self.role != "replica" and self.run_dir is None:
+            raise ValueError("--attach needs the --run-dir that the engine's connector was given")
         self.served_name = self.served_name or self.model.rstrip("/").rpartition("/")[2]
         self.name = self.name or self.role
         self.advertise_host = self.advertise_host or self.host
@@ -71,6 +83,8 @@ def parse_cores(text: str) -> set[int]:
     cores: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise ValueError(f"{text!r} names no cores: write 0 or 0,2-3")
         cores.update(range(int(first), int(last or first) + 1))
     if not cores:
         raise ValueError(f"{text!r} names no core")

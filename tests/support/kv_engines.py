@@ -9,7 +9,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,10 +67,17 @@ class Agent:
 
 
 async def registered(etcd: EtcdServer, namespace: str) -> dict[str, WorkerRecord]:
-    """The workers in etcd, by name."""
+    """The workers in etcd, by name. On a busy machine etcd may need a second question, and a third."""
     client = Etcd([etcd.address])
     try:
-        found, _ = await client.list(workers_prefix(namespace))
+        for left in reversed(range(10)):
+            try:
+                found, _ = await client.list(workers_prefix(namespace))
+                break
+            except EtcdError:
+                if not left:
+                    raise
+                await asyncio.sleep(0.5)
         return {record.name: record for record in (decode(v, WorkerRecord) for v in found.values())}
     finally:
         await client.close()
@@ -98,11 +105,17 @@ class Pair:
         """Until these are registered. Fails with the agents' logs if they don't come."""
         until_s = time.monotonic() + READY_S
         while not names <= set(self.records):
-            with suppress(EtcdError):  # engines that start leave little time to others
-                self.records = await registered(self.etcd, self.namespace)
+            self.records = await registered(self.etcd, self.namespace)
             dead = [a for a in self.agents.values() if a.process.poll() is not None]
             if dead or time.monotonic() > until_s:
                 raise RuntimeError("\n".join(a.log[-4000:] for a in dead or self.agents.values()))
+            await asyncio.sleep(0.25)
+
+    async def new_incarnation(self, name: str, old: str) -> None:
+        """Until `name` is registered as another worker than `old`."""
+        while self.records.get(name) is None or self.records[name].worker_id == old:
+            self.records.pop(name, None)
+            await self.wait({name})
             await asyncio.sleep(0.25)
 
 

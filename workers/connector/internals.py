@@ -31,6 +31,7 @@ TOKENS = "ppd_tokens"  # in kv_transfer_params: marks of the tokens whose KV the
 
 _ORIGINS = "ppd_origins"  # on NixlConnectorMetadata: from scheduler to workers, with each step
 _QUEUE_EVERY_S = 0.25
+_REMEMBERED = 10_000
 
 __all__ = [
     "KVConnectorRole",
@@ -78,6 +79,7 @@ class ReportingScheduler(NixlPullConnectorScheduler):
         self._reporter = reporter
         self._worker_id = worker_id
         self._unfinished: dict[str, Any] = {}
+        self._users: dict[tuple[Any, Any], str] = {}  # of remote blocks: single use
         self._queue_said = 0
         self._queue_said_s = 0.0
 
@@ -87,11 +89,22 @@ class ReportingScheduler(NixlPullConnectorScheduler):
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         params = request.kv_transfer_params
-        if params and TOKENS in params:
+        if params and params.get("remote_request_id") and self._used_before(request, params):
+            params["remote_block_ids"] = []  # nothing to read, and nobody to tell
+            params["_ppd_refused"] = True
+        elif params and TOKENS in params:
             self._keep_what_matches(request, params, params.pop(TOKENS))
         if params and params.get("_ppd_refused"):
             return 0, False
         return super().get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def _used_before(self, request: Any, params: dict[str, Any]) -> bool:
+        """Whether another request had these parameters: their blocks may hold other tokens by now."""
+        reference = (params.get("remote_engine_id"), params["remote_request_id"])
+        user = self._users.setdefault(reference, request.request_id)
+        if len(self._users) > _REMEMBERED:
+            del self._users[next(iter(self._users))]
+        return bool(user != request.request_id)
 
     def _keep_what_matches(self, request: Any, params: dict[str, Any], marks: object) -> None:
         """Narrow the parameters to the prefix of remote KV that is this prompt's."""

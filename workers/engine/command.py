@@ -70,6 +70,7 @@ def kv_transfer_config(settings: WorkerSettings, start: Start) -> dict[str, Any]
         "kv_connector_extra_config": {
             "bidirectional_kv_xfer": settings.pullback,
             "decoder_kv_blocks_ttl": settings.hold_s,
+            "kv_recompute_threshold": settings.pullback_min_tokens,
             "ppd": {
                 "worker_id": start.worker_id,
                 "run_dir": str(start.run_dir),

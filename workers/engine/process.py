@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-_KILL_AFTER_S = 15.0  # from SIGTERM to SIGKILL
+_KILL_AFTER_S = 5.0  # from SIGTERM to SIGKILL
 _TAIL_BYTES = 65_536
 # Blocks until the agent's end of the pipe closes, be it by `kill -9`, then ends the engine's whole group.
 _LEASH = 'read -r _; kill -s KILL -- "-$0" 2>/dev/null'
@@ -36,15 +36,20 @@ class EngineProcess:
         return await self._process.wait()
 
     async def stop(self, now: bool = False) -> None:
-        """End the whole group: SIGTERM, and SIGKILL for what is left after 15 s, or at once if `now`."""
-        if not now and self._process.returncode is None:
-            self._signal(signal.SIGTERM)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), _KILL_AFTER_S)
-        self._signal(signal.SIGKILL)
+        """End the whole group: SIGTERM, and SIGKILL for what is left after 5 s, or at once if `now`.
+
+        Cancelled while it waits, it does not wait any longer.
+        """
+        try:
+            if not now and self._process.returncode is None:
+                self._signal(signal.SIGTERM)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), _KILL_AFTER_S)
+        finally:
+            self._signal(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                self._leash.kill()
         await self._process.wait()
-        with contextlib.suppress(ProcessLookupError):
-            self._leash.kill()
         await self._leash.wait()
 
     def _signal(self, number: signal.Signals) -> None:

@@ -53,6 +53,7 @@ class SimServer:
                 web.post("/tokenize", self.tokenize),
                 web.get("/health", self.health),
                 web.get("/metrics", self.metrics),
+                web.get("/metrics/", self.metrics),
                 web.get("/load", self.load),
                 web.get("/version", self.version),
                 web.post("/inference/v1/abort_requests", self.abort_requests),

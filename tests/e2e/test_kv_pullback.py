@@ -1,0 +1,162 @@
+"""The pull-back path on real engines: the same greedy text as the other paths, and KV in both directions."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from ppd.core.names import SPAN_KV_TRANSFER
+from tests.support.kv_engines import Client, Pair, Turn, metric, pair
+from tests.support.otlp import OtlpSink
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
+
+CHATS, TURNS = 20, 4
+HOLD_S = 25  # vLLM declines a read in the last 5 s of it
+TOPICS = ["rivers", "bread", "the moon", "chess", "rain", "bees", "salt", "music", "iron", "tea"]
+
+
+@pytest.fixture(scope="module")
+def sink() -> Iterator[OtlpSink]:
+    sink = OtlpSink()
+    yield sink
+    sink.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engines(tmp_path_factory: pytest.TempPathFactory, sink: OtlpSink) -> AsyncIterator[Pair]:
+    os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # for /reset_prefix_cache
+    # float32, since bfloat16's rounding depends on how a prefill is cut, and may turn a greedy choice.
+    options = ["--dtype", "float32", "--hold-s", str(HOLD_S), "--pullback-min-tokens", "1"]
+    with pair(tmp_path_factory.mktemp("kv"), *options, "--otlp-endpoint", sink.endpoint) as engines:
+        await engines.wait({"p0", "d0"})
+        yield engines
+    del os.environ["VLLM_SERVER_DEV_MODE"]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(engines: Pair) -> AsyncIterator[Client]:
+    client = Client(engines)
+    yield client
+    await client.close()
+
+
+async def _forget(engines: Pair) -> None:
+    """Both engines' prefix caches, emptied, so that one path does not live on another's."""
+    async with aiohttp.ClientSession() as session:
+        for engine in (engines.p, engines.d):
+            async with session.post(engine.url + "/reset_prefix_cache") as reply:
+                assert reply.status == 200
+
+
+def _questions(chat: int) -> list[str]:
+    topic = TOPICS[chat % len(TOPICS)]
+    first = f"I am person {chat}. In a few sentences, what should I know about {topic}?"
+    return [first, f"Why is {topic} of use?", "Say that in other words.", "And what is the opposite?"]
+
+
+async def _chats(one_turn: Callable[[int, int, list], Awaitable[str]]) -> list[list[str]]:
+    """The answers of all chats, four of them at a time."""
+    gate = asyncio.Semaphore(4)
+
+    async def chat(number: int) -> list[str]:
+        messages: list[dict[str, str]] = []
+        async with gate:
+            for turn, question in enumerate(_questions(number)):
+                messages.append({"role": "user", "content": question})
+                messages.append({"role": "assistant", "content": await one_turn(number, turn, messages[:])})
+        return [m["content"] for m in messages[1::2]]
+
+    return list(await asyncio.gather(*(chat(number) for number in range(CHATS))))
+
+
+async def test_all_paths_give_the_same_greedy_text(engines: Pair, client: Client, sink: OtlpSink) -> None:
+    async def plain(chat: int, turn: int, messages: list) -> str:
+        return (await client.turn(messages)).text
+
+    async def local(chat: int, turn: int, messages: list) -> str:
+        if turn == 0:
+            return (await client.turn(messages)).text
+        return (await client.local(messages))["choices"][0]["message"]["content"]
+
+    last: dict[int, Turn] = {}
+    lacking: list[int] = []
+
+    async def pulled_back(chat: int, turn: int, messages: list) -> str:
+        before = last.get(chat)
+        held = before.held if before else None
+        now = last[chat] = await client.turn(messages, hold=True, pull_back=held)
+        if held:
+            cached = now.prefill_usage["prompt_tokens_details"]["cached_tokens"]
+            lacking.append(held["remote_num_tokens"] - cached)
+        return now.text
+
+    by_plain = await _chats(plain)
+    await _forget(engines)
+    by_local = await _chats(local)
+    await _forget(engines)
+    before = len(sink.spans(SPAN_KV_TRANSFER))
+    back_before = metric(engines.p.url, "vllm:nixl_bytes_transferred_count")
+    by_pullback = await _chats(pulled_back)
+    assert by_local == by_plain
+    assert by_pullback == by_plain
+    assert len(lacking) == CHATS * (TURNS - 1)
+    assert max(lacking) <= engines.p.block_size_tokens
+    pulls = metric(engines.p.url, "vllm:nixl_bytes_transferred_count") - back_before
+    await asyncio.to_thread(sink.wait_for, SPAN_KV_TRANSFER, before + int(pulls) + CHATS * TURNS)
+    directions = [s.attributes["kv.direction"] for s in sink.spans(SPAN_KV_TRANSFER)[before:]]
+    assert directions.count("d-p") == pulls > CHATS
+    assert directions.count("p-d") >= CHATS * TURNS
+
+
+async def test_params_of_another_history_change_no_answer(engines: Pair, client: Client) -> None:
+    """The beginning is the same, then the history was edited, or it is another chat altogether."""
+    messages = [{"role": "user", "content": q} for q in _questions(3)[:1]]
+    for edited in ("I said nothing of that kind, and there is more to it than you think.", "No."):
+        await _forget(engines)
+        held = (await client.turn(messages, hold=True, max_tokens=60)).held
+        other = [*messages, {"role": "assistant", "content": edited}, {"role": "user", "content": "Go on."}]
+        with_params = await client.turn(other, pull_back=held)
+        await _forget(engines)
+        assert with_params.text == (await client.turn(other)).text
+    held = (await client.turn(messages, hold=True, max_tokens=60)).held
+    stranger = [{"role": "user", "content": "What is the capital of France?"}]
+    assert "Paris" in (await client.turn(stranger, pull_back=held)).text
+
+
+async def test_used_params_change_no_answer(engines: Pair, client: Client) -> None:
+    messages = [{"role": "user", "content": _questions(5)[0]}]
+    first = await client.turn(messages, hold=True, max_tokens=60)
+    more = [*messages, {"role": "assistant", "content": first.text}, {"role": "user", "content": "Go on."}]
+    once = await client.turn(more, pull_back=dict(first.held))
+    for number in range(8):  # others write over what D held
+        await client.local([{"role": "user", "content": f"{number} " * 500}], max_tokens=1)
+    await _forget(engines)
+    assert (await client.turn(more, pull_back=dict(first.held))).text == once.text
+
+
+async def test_expired_params_change_no_answer_and_are_an_error_span(
+    engines: Pair, client: Client, sink: OtlpSink
+) -> None:
+    messages = [{"role": "user", "content": _questions(7)[0]}]
+    first = await client.turn(messages, hold=True, max_tokens=60)
+    more = [*messages, {"role": "assistant", "content": first.text}, {"role": "user", "content": "Go on."}]
+    await asyncio.sleep(HOLD_S - 4)
+    late = await client.turn(more, pull_back=dict(first.held))
+    trace_id = late.traceparent.split("-")[1]
+
+    def failed() -> list:
+        return [s for s in sink.spans(SPAN_KV_TRANSFER) if s.trace_id == trace_id and s.status == 2]
+
+    for _ in range(100):
+        if failed():
+            break
+        await asyncio.sleep(0.1)
+    [span] = failed()
+    assert span.attributes["kv.direction"] == "d-p"
+    assert span.attributes["error.type"] == "expired"
+    await _forget(engines)
+    assert late.text == (await client.turn(more)).text
