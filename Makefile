@@ -6,10 +6,10 @@ STAMP  := $(VENV)/.installed
 CODE   := ppd controlplane planner workers simulator bench tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help install up down status chat test lint format clean
+.PHONY: help install up down status chat test test-compose lint format clean
 
 help:            ## this list
-	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 install: $(STAMP)  ## make .venv and install everything into it
 
@@ -33,6 +33,9 @@ chat: $(STAMP)   ## talk to it
 
 test: $(STAMP)   ## all tests, those against real engines included; T="-m unit" for some
 	@$(BIN)/python -m pytest -m "not slow" $(T)
+
+test-compose: $(STAMP)  ## the compose stack in containers, killed piece by piece; T=FILE for a part of it
+	@PYTHON=$(abspath $(BIN)/python) scripts/compose-test $(T)
 
 lint: $(STAMP)   ## ruff and mypy
 	@$(BIN)/ruff check $(CODE)
