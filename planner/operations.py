@@ -54,6 +54,8 @@ class Operations:
             for key, snapshot in self._tables.known.items()
             if which.model in ("", snapshot.model) and which.placement in ("", snapshot.placement)
         ]
+        if len(fits) > 1:  # of several placements that ran once, the one that runs now is meant
+            fits = [key for key in fits if self._term.runs(self._tables.known[key])] or fits
         if len(fits) != 1:
             known = ", ".join(f"{s.model} on {s.placement}" for s in self._tables.known.values())
             raise UnknownTableError(

@@ -11,7 +11,7 @@ _D = WorkerView("decode")
 
 
 class Which(msgspec.Struct, kw_only=True):
-    """Names a table; model and placement may be left out where there is only one that fits."""
+    """Names a table; model and placement may be left out where only one fits, or only one of those runs."""
 
     model: str = ""
     placement: str = ""

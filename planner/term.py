@@ -127,6 +127,11 @@ class Term:
             await self.learners.rebase(table_key(made.model, made.placement), made)
         return made
 
+    def runs(self, snapshot: TableSnapshot) -> bool:
+        """Whether a table is that of a placement that runs now."""
+        placement = self._wanted.running().get(snapshot.model)
+        return placement is not None and str(placement) == snapshot.placement
+
     def _load_subject(self) -> str:
         return load_subject(self._settings.namespace, "w").rpartition(".")[0] + ".*"
 
