@@ -21,7 +21,8 @@ _PREFILLS = 8
 _STREAMS = (4, 8, 16, 32, 64, 128, 256)
 _GAIN = 1.2  # more streams are tried for as long as they bring so much
 _DEADLINE_S = 60.0
-WINDOW_S = 10.0  # of arrivals, as in the paper
+WINDOW_S = 10.0  # as in the paper
+_LEAST_WINDOW_S = 3.0
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -123,13 +124,27 @@ class Plan(msgspec.Struct, frozen=True):
         return [rng.expovariate(self.rate) for _ in range(self.lead + self.counted)]
 
 
+def window_s(budget_s: float | None) -> float:
+    """Seconds of arrivals in one point: shorter where time is short, so that more cells are seen at all.
+
+    What a short one leaves unsure is measured again where it matters.
+    """
+    return WINDOW_S if budget_s is None else min(WINDOW_S, max(_LEAST_WINDOW_S, budget_s / 150))
+
+
 def plan(
-    cell: Cell, rate: float, speeds: Speeds, turns: int, least: int, taken_s: Mapping[Shape, float]
+    cell: Cell,
+    rate: float,
+    speeds: Speeds,
+    turns: int,
+    least: int,
+    window_s: float,
+    taken_s: Mapping[Shape, float],
 ) -> Plan:
     """`least`: conversations counted at least; `taken_s`: how long a shape's took, where known."""
     shape = Shape(cell.context, cell.ratio)
     latency_s = taken_s.get(shape) or conversation_s(speeds, shape, turns)
-    counted = max(least, ceil(rate * WINDOW_S))
+    counted = max(least, ceil(rate * window_s))
     lead = min(counted, ceil(rate * latency_s))
     seconds = (lead + counted) / rate + latency_s
     return Plan(cell, rate, lead, counted, seconds, 30 + 10 * latency_s)

@@ -145,6 +145,7 @@ class Run:
             raise ProfileError("the cluster's speeds were not measured")
         points, turns = self._journal.points, self._options.turns
         taken_s, too_much = conversation_s(points), ceilings(points)
+        window_s = capacity.window_s(self._options.budget_s)
         rates = {}
         for shape in {Shape(cell.context, cell.ratio) for cell in self.grid}:
             expected = capacity.conversations_per_s(speeds, shape, turns)
@@ -154,7 +155,7 @@ class Run:
             rate = rates[Shape(cell.context, cell.ratio)].get(cell.qps)
             once = self._options.budget_s is None and cell in found and found[cell].complete
             if rate and not once and self._visits.get(cell, 0) < _VISITS:
-                plans[cell] = capacity.plan(cell, rate, speeds, turns, self._options.least, taken_s)
+                plans[cell] = capacity.plan(cell, rate, speeds, turns, self._options.least, window_s, taken_s)
         return plans
 
     async def _visit(self, plan: Plan) -> None:

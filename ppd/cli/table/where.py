@@ -14,10 +14,10 @@ class PlannerSettings(ServiceSettings):
 
 
 class TableSettings(PlannerSettings):
-    """Names a table; both may be left out where there is only one that fits."""
+    """Names a table; both may be left out where only one fits, or only one of those runs now."""
 
-    model: str = Field("", description="whose table; needed where there are several")
-    placement: str = Field("", description="such as 1P3D; needed where there are several")
+    model: str = Field("", description="whose table; empty: the one that runs")
+    placement: str = Field("", description="such as 1P3D; empty: the one that runs")
 
     def which(self) -> dict[str, Any]:
         """The beginning of every request."""
