@@ -102,3 +102,12 @@ def test_the_dashboards_are_what_their_script_writes(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(script)], check=True, timeout=60)
     for file in DASHBOARDS:
         assert (tmp_path / "dashboards" / file.name).read_text() == file.read_text(), file.name
+
+
+def test_the_docs_list_what_is_exported_and_nothing_else() -> None:
+    text = (DEPLOY.parents[1] / "docs" / "metrics.md").read_text()
+    listed = set(re.findall(r"^\| `(ppd_\w+)` \|", text, re.MULTILINE))
+    exported = {re.sub(r"_(bucket|sum|count)$", "", name) for name in ours() if name.startswith("ppd_")}
+    # Agents have no /metrics of their own.
+    assert listed == {name for name in exported if not name.startswith(("ppd_engine_", "ppd_kv_reports_"))}
+    assert {name for name in _METRIC.findall(text) if name.startswith("ppd_")} <= set(ours()) | listed
