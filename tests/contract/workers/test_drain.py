@@ -14,15 +14,15 @@ pytestmark = [pytest.mark.contract, pytest.mark.timeout(180)]
 LONG = {"model": "small", "prompt": "Tell me all.", "stream": True, "ignore_eos": True}
 
 
-async def _stream(session: aiohttp.ClientSession, url: str, tokens: int, started: asyncio.Event) -> int:
-    """The stream's chunks, counted to its end."""
-    chunks = 0
+async def _stream(session: aiohttp.ClientSession, url: str, tokens: int, started: asyncio.Event) -> bool:
+    """Whether the stream came to its proper end."""
+    last = b""
     async with session.post(f"{url}/v1/completions", json={**LONG, "max_tokens": tokens}) as reply:
         assert reply.status == 200, await reply.text()
         async for line in reply.content:
-            chunks += line.startswith(b"data: {")
+            last = line.strip() or last
             started.set()
-    return chunks
+    return last == b"data: [DONE]"
 
 
 async def test_a_running_stream_finishes(worker) -> None:
@@ -37,7 +37,7 @@ async def test_a_running_stream_finishes(worker) -> None:
             agent.record, lambda r: r.status is WorkerStatus.DRAINING, lambda: f"not draining: {agent.log}"
         )
         assert not stream.done()
-        assert await asyncio.wait_for(stream, 60) >= 300
+        assert await asyncio.wait_for(stream, 60)
     assert await agent.exit_code() == 0
     assert not engine.is_running()
     await agent.gone()
