@@ -27,6 +27,15 @@ class EngineFailedError(Exception):
         self.kind = kind
 
 
+class StreamBrokenError(Exception):
+    """An engine failed after bytes of its stream were sent. `kind` is a bounded label."""
+
+    def __init__(self, worker: Worker, kind: str) -> None:
+        super().__init__(f"{worker.name}: {kind}")
+        self.worker = worker
+        self.kind = kind
+
+
 class Engines:
     """Sends the legs of all turns, and remembers which engines just failed."""
 

@@ -81,6 +81,7 @@ class Ledger:
             prefill_ms=turn.prefill_s * 1e3,
             e2e_ms=(now_s - turn.started_s) * 1e3,
             retries=turn.retries,
+            migrations=turn.migrations,
         )
         if turn.placed:
             self._add_plan(turn, record)

@@ -22,6 +22,7 @@ KV_FAILED = Counter("ppd_kv_failed_transfers", "KV transfers that failed, by dir
 RETRIES = Counter("ppd_retries", "Second tries of a leg, by leg and the first one's failure", ["leg", "kind"])
 NO_KV = Counter("ppd_prefills_without_kv", "P->D turns whose P gave no KV parameters")
 RELEASED = Counter("ppd_prefills_released", "Prefilled turns that died before D took them", ["result"])
+MIGRATIONS = Counter("ppd_migrations", "Streams that moved to another engine in the middle")
 CANCELLED = Counter("ppd_cancelled", "Turns whose client hung up, by stage", ["stage"])
 REJECTED = Counter("ppd_rejected", "Turns turned away by the queue", ["why"])
 CACHE = Counter("ppd_session_cache", "Turns expected to be cached on D, by whether they were", ["result"])

@@ -11,7 +11,7 @@ from controlplane.handoff import Prefilled, Usage
 from controlplane.parse import Request
 from controlplane.route import Plan
 from controlplane.spans import Spans
-from controlplane.stream import Seen
+from controlplane.stream import Seen, StreamWatch
 from ppd.core.names import (
     H_DECODE,
     H_PREFILL,
@@ -46,7 +46,10 @@ class TurnState:
         started_s: float,
         force: Path | None,
     ) -> None:
-        self.request = request
+        self.asked = request  # as the client asked
+        self.request = request  # as engines are asked now: of a stream that moved, its continuation
+        self.watch: StreamWatch | None = None  # once a stream has begun
+        self.migrations = 0
         self.client = client
         self.spans = spans
         self.request_id = request_id
@@ -91,9 +94,16 @@ class TurnState:
     def place(self, plan: Plan) -> None:
         self.plan = plan
         self.placed = True
+        self.prefill_worker, self.prefill_cached, self.handed_off = None, -1, False
+        if self.watch is not None:  # the head, with path and reason, is sent
+            return
         self.path = plan.path
         self.reason = self.moved or plan.reason
-        self.prefill_worker, self.prefill_cached, self.handed_off = None, -1, False
+
+    def migrate(self, continuation: Request) -> None:
+        """The stream goes on elsewhere."""
+        self.request = continuation
+        self.migrations += 1
 
     def use_pullback(self) -> dict[str, Any] | None:
         """D's parameters, once: a second try of the hop goes without them."""
@@ -112,11 +122,13 @@ class TurnState:
         self.handed_off = answer.kv is not None
 
     def prefill_failed(self) -> None:
-        self.path, self.reason = Path.D_LOCAL, Reason.PREFILL_FAILED
         self.prefill_worker = None
+        if self.watch is None:
+            self.path, self.reason = Path.D_LOCAL, Reason.PREFILL_FAILED
 
     def answered_by_prefill(self) -> None:
-        self.reason = Reason.PREFILL_ANSWERED
+        if self.watch is None:
+            self.reason = Reason.PREFILL_ANSWERED
 
     def first_token(self, now_s: float) -> None:
         self.first_s = now_s

@@ -1,55 +1,22 @@
 """Watches an answer go by: first token, usage, the answer's ends, and what must not reach the client.
 
-A streamed chunk is passed on as it came. It is parsed only while the answer's head is not known yet, and
-where it holds usage or the engine's KV parameters.
+A streamed chunk is passed on as it came, and parsed only where it holds usage or the engine's KV parameters.
 """
 
-from collections import deque
 from typing import Any
 
 import msgspec
 
 from controlplane import body as bodies
 from controlplane.handoff import Usage
-from ppd.core.identity import HEAD_CHARS, TAIL_CHARS, AnswerMark, mark_of
+from controlplane.sent import Sent, choices_of
+from ppd.core.identity import AnswerMark, mark_of
 
-_TAIL_READS = 24
 _DONE = b"data: [DONE]"
 _DATA = b"data: "
+DONE = _DONE + b"\n\n"
 
 
-class _ToolCall(msgspec.Struct):
-    id: str | None = None
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    tool_calls: list[_ToolCall] | None = None
-
-
-class _Choice(msgspec.Struct):
-    index: int = 0
-    delta: _Delta | None = None
-    message: _Delta | None = None
-    text: str | None = None
-
-    @property
-    def piece(self) -> str:
-        part = self.delta or self.message
-        return (part.content or "") if part is not None else (self.text or "")
-
-    @property
-    def tool_call_id(self) -> str:
-        part = self.delta or self.message
-        calls = part.tool_calls if part is not None else None
-        return (calls[0].id or "") if calls else ""
-
-
-class _Event(msgspec.Struct):
-    choices: list[_Choice] = []
-
-
-_events = msgspec.json.Decoder(_Event)
 _usages = msgspec.json.Decoder(Usage)
 
 
@@ -63,11 +30,14 @@ class Seen:
         self.done = False  # the stream's last event was seen
 
 
-def reported_usage(usage: bytes, cached_tokens: int | None) -> bytes:
-    """The usage object with what was cached before the turn; None leaves the engine's own figure."""
+def reported_usage(raw: bytes, usage: Usage, cached_tokens: int | None) -> bytes:
+    """The engine's `raw` usage object with the counts of `usage`, and with what was cached before the turn;
+    None leaves the engine's own figure."""
+    fields = bodies.split(raw)
+    fields["prompt_tokens"] = bodies.raw(usage.prompt_tokens)
+    fields["completion_tokens"] = bodies.raw(usage.completion_tokens)
     if cached_tokens is None:
-        return usage
-    fields = bodies.split(usage)
+        return bodies.join(fields)
     if cached_tokens < 0:
         fields.pop("prompt_tokens_details", None)
     else:
@@ -80,8 +50,9 @@ def reported_usage(usage: bytes, cached_tokens: int | None) -> bytes:
     return bodies.join(fields)
 
 
-def strip_answer(data: bytes, seen: Seen, cached_tokens: int | None) -> bytes:
-    """One JSON answer, or one event of a stream, without internals; fills `seen`.
+def strip_answer(data: bytes, seen: Seen, cached_tokens: int | None, moved_tokens: int = 0) -> bytes:
+    """One JSON answer, or one event of a stream, without internals; fills `seen`. `moved_tokens`: of the
+    engine's prompt, tokens that are really a part of the answer.
 
     Raises msgspec.DecodeError if it is no JSON object.
     """
@@ -93,33 +64,45 @@ def strip_answer(data: bytes, seen: Seen, cached_tokens: int | None) -> bytes:
     usage = fields.get("usage")
     if usage is not None and bytes(usage) != b"null":
         seen.usage = _usages.decode(usage)
-        if cached_tokens is not None:
+        if moved_tokens:
+            seen.usage.prompt_tokens -= moved_tokens
+            seen.usage.completion_tokens = (seen.usage.completion_tokens or 0) + moved_tokens
+        if cached_tokens is not None or moved_tokens:
             changed = True
-            fields["usage"] = msgspec.Raw(reported_usage(bytes(usage), cached_tokens))
+            fields["usage"] = msgspec.Raw(reported_usage(bytes(usage), seen.usage, cached_tokens))
     return bodies.join(fields) if changed else data
 
 
 def whole_answer(data: bytes, seen: Seen, cached_tokens: int | None) -> bytes:
     """An answer that is not streamed, as the client gets it. Raises msgspec.DecodeError."""
     clean = strip_answer(data, seen, cached_tokens)
-    choices = _events.decode(data).choices
+    choices = choices_of(data)
     if len(choices) == 1:
         seen.mark = mark_of(choices[0].piece, choices[0].tool_call_id)
     return clean
 
 
 class StreamWatch:
-    """One stream. `cached_tokens`: the usage's figure where it is not the engine's own."""
+    """One stream, over all engines that took part in it. `cached_tokens`: the usage's figure where it is not
+    the engine's own."""
 
     def __init__(self, wants_usage: bool, single: bool, cached_tokens: int | None) -> None:
         self.seen = Seen()
+        self.sent = Sent()
         self._wants_usage = wants_usage
-        self._single = single  # one choice: the answer's ends say something
+        self._single = single  # one choice: what was sent says something
         self._cached_tokens = cached_tokens
         self._carry = b""
-        self._head = ""
-        self._tool_call_id = ""
-        self._tail: deque[bytes] = deque(maxlen=_TAIL_READS)
+        self._last = b""
+        self._moved_tokens = 0  # sent by engines before this one
+        self._skip_role = False
+
+    def resume(self, cached_tokens: int | None) -> None:
+        """Another engine goes on: an event that was cut off is forgotten, its opening chunk is not sent."""
+        self._carry = b""
+        self._moved_tokens = self.sent.tokens
+        self._skip_role = True
+        self._cached_tokens = cached_tokens
 
     def feed(self, data: bytes) -> bytes:
         """What of `data`, and of an event begun before, the client gets now."""
@@ -130,48 +113,21 @@ class StreamWatch:
                 self._carry = data
                 return b""
             self._carry, data = data[cut:], data[:cut]
+        self._last = data
+        if self._skip_role or b'"usage":' in data or b'"kv_transfer_params":' in data:
+            data = self._filter(data)
         if self._single:
-            self._tail.append(data)
-            if len(self._head) < HEAD_CHARS:
-                self._read_head(data)
-        if b'"usage":{' in data or b'"kv_transfer_params":' in data or b'"usage": {' in data:
-            return self._filter(data)
+            self.sent.add(data)
         return data
-
-    def _read_head(self, data: bytes) -> None:
-        for event in data.split(b"\n\n"):
-            self._head = (self._head + self._text(event)).lstrip()
-            if len(self._head) >= HEAD_CHARS:
-                return
-
-    def _read_tail(self) -> str:
-        """The answer's last characters, as far as they are among the last reads."""
-        tail = ""
-        for data in reversed(self._tail):
-            for event in reversed(data.split(b"\n\n")):
-                tail = (self._text(event) + tail).rstrip()
-                if len(tail) >= TAIL_CHARS:
-                    return tail
-        return tail
-
-    def _text(self, event: bytes) -> str:
-        if not event.startswith(b"data: {"):
-            return ""
-        try:
-            choices = _events.decode(event[6:]).choices
-        except msgspec.DecodeError:
-            return ""
-        if not choices:
-            return ""
-        self._tool_call_id = self._tool_call_id or choices[0].tool_call_id
-        return choices[0].piece
 
     def _filter(self, data: bytes) -> bytes:
         kept: list[bytes] = []
         for event in data.split(b"\n\n"):
-            if not event:
-                continue
-            if event.startswith(_DATA) and (b'"usage"' in event or b'"kv_transfer_params"' in event):
+            if self._skip_role and event.startswith(_DATA):
+                self._skip_role = False
+                if b'"role":"assistant"' in event and not _says_anything(event):
+                    continue
+            if event.startswith(_DATA) and (b'"usage":' in event or b'"kv_transfer_params":' in event):
                 event = self._clean(event)
             if event:
                 kept.append(event + b"\n\n")
@@ -180,29 +136,29 @@ class StreamWatch:
     def _clean(self, event: bytes) -> bytes:
         payload = event[len(_DATA) :]
         try:
-            clean = strip_answer(payload, self.seen, self._cached_tokens)
+            clean = strip_answer(payload, self.seen, self._cached_tokens, self._moved_tokens)
+            ends = bool(choices_of(payload))
         except msgspec.DecodeError:
             return event
-        if not self._wants_usage and not _events.decode(payload).choices:
+        if not self._wants_usage and not ends:
             return b""  # the usage chunk, which only this frontend asked for
         return _DATA + clean
 
     def end(self) -> bytes:
         """The stream is over: what was left of an event."""
-        last = self._tail[-1] if self._tail else b""
         rest, self._carry = self._carry, b""
-        self.seen.done = last.rstrip().endswith(_DONE) or rest.rstrip().endswith(_DONE)
+        self.seen.done = self._last.rstrip().endswith(_DONE) or rest.rstrip().endswith(_DONE)
         if self._single:
-            self.seen.mark = self._mark()
+            self.seen.mark = self.sent.mark()
         return rest
 
-    def _mark(self) -> AnswerMark | None:
-        if len(self._head) < HEAD_CHARS:  # then it is all there is
-            return mark_of(self._head, self._tool_call_id)
-        tail = self._read_tail()
-        if len(tail) < TAIL_CHARS:
-            return None
-        return AnswerMark(self._head[:HEAD_CHARS], tail[-TAIL_CHARS:], self._tool_call_id)
+
+def _says_anything(event: bytes) -> bool:
+    try:
+        choices = choices_of(event[len(_DATA) :])
+    except msgspec.DecodeError:
+        return True
+    return any(choice.piece or choice.finish_reason or not choice.plain for choice in choices)
 
 
 def as_stream(data: bytes, chat: bool, wants_usage: bool) -> bytes:
@@ -232,4 +188,4 @@ def as_stream(data: bytes, chat: bool, wants_usage: bool) -> bytes:
     if wants_usage and usage is not None:
         events.append({**answer, "choices": [], "usage": usage})
     encoded = [_DATA + msgspec.json.encode(event) + b"\n\n" for event in events]
-    return b"".join(encoded) + _DONE + b"\n\n"
+    return b"".join(encoded) + DONE

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 from opentelemetry.trace import Span, Tracer
 
-from controlplane import handoff, metrics, stream
+from controlplane import handoff, metrics, migrate, stream
 from controlplane.client import Client, Headers
 from controlplane.cluster import Reservation, Worker
-from controlplane.engines import EngineFailedError, Engines
+from controlplane.engines import EngineFailedError, Engines, StreamBrokenError
 from controlplane.errors import NO_WORKER, ApiError
 from controlplane.features import FeatureReader
 from controlplane.gate import Gate
@@ -164,6 +164,30 @@ class TurnHandler:
                 ):
                     raise ApiError(502, "the engine that took this request failed") from None
                 turn.moved = Reason.DECODE_FAILED
+            except StreamBrokenError as error:
+                failed |= {error.worker.id}
+                if not await self._can_go_on(turn, failed):
+                    raise ApiError(502, "the engine failed in the middle of the answer") from error
+                if turn.client.finished:
+                    return
+
+    async def _can_go_on(self, turn: TurnState, failed: frozenset[str]) -> bool:
+        """After a stream broke: it had ended but for the last event, or another engine can go on with it."""
+        watch = turn.watch
+        if watch is None:
+            return False
+        if watch.sent.finished:
+            turn.seen(watch.seen, self._loop.time())
+            await turn.client.end(stream.DONE)
+            return True
+        moved = migrate.continuation(turn.asked, watch.sent)
+        if moved is None or len(failed) >= MAX_TRIES:
+            return False
+        if not self._router.can_serve(moved.model, failed, self._loop.time()):
+            return False
+        turn.migrate(moved)
+        metrics.MIGRATIONS.inc()
+        return True
 
     # --- the legs ---
 
@@ -242,7 +266,6 @@ class TurnHandler:
         self, turn: TurnState, worker: Worker, connection: Connection, reservation: Reservation
     ) -> None:
         """The head goes out with the first bytes, so that until then the turn can move to another D."""
-        watch = StreamWatch(turn.request.wants_usage, turn.request.n == 1, turn.reported_cached)
         client = turn.client
         try:
             data = await connection.read()
@@ -251,9 +274,15 @@ class TurnHandler:
             _raise_first_error(worker, data)
         except UpstreamError as error:
             raise self._engines.failed(worker, error) from None
-        turn.first_token(self._loop.time())
         reservation.prefilled()
-        await client.start(200, [*_STREAM_HEADERS, *turn.headers()])
+        watch = turn.watch
+        if watch is None:
+            watch = StreamWatch(turn.request.wants_usage, turn.request.n == 1, turn.reported_cached)
+            turn.watch = watch
+            turn.first_token(self._loop.time())
+            await client.start(200, [*_STREAM_HEADERS, *turn.headers()])
+        else:
+            watch.resume(turn.reported_cached)
 
         def feed(data: bytes) -> bool:
             out = watch.feed(data)
@@ -263,7 +292,8 @@ class TurnHandler:
             await connection.pipe(data, feed, client.drained)
         except UpstreamError as error:
             turn.seen(watch.seen, self._loop.time())
-            raise ApiError(502, f"the engine failed in the middle of the answer ({error.kind})") from error
+            self._engines.failed(worker, error)
+            raise StreamBrokenError(worker, error.kind) from None
         except asyncio.CancelledError:
             watch.end()
             turn.seen(watch.seen, self._loop.time())
@@ -271,7 +301,7 @@ class TurnHandler:
         rest = watch.end()
         turn.seen(watch.seen, self._loop.time())
         if not watch.seen.done:
-            raise ApiError(502, "the engine ended the answer too early")
+            raise StreamBrokenError(worker, "truncated")
         await client.end(rest)
 
     async def _relay_whole(self, turn: TurnState, worker: Worker, connection: Connection) -> None:
@@ -296,6 +326,11 @@ class TurnHandler:
         now_s = self._loop.time()
         turn.first_token(now_s)
         turn.seen(seen, now_s)
+        if turn.watch is not None:  # of a stream that moved here
+            turn.watch.resume(None)
+            events = stream.as_stream(clean, turn.request.chat, turn.request.wants_usage)
+            await turn.client.end(turn.watch.feed(events))
+            return
         if not turn.request.stream:
             await turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
             return

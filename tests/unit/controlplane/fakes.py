@@ -111,6 +111,20 @@ class FakeEngine:
         seen.aborted = True
         raise ConnectionError
 
+    def _left(self, seen: Seen) -> list[str]:
+        """The words that a continued message, or a continued prompt, does not hold yet."""
+        said = ""
+        if seen.body.get("continue_final_message"):
+            assert seen.body["add_generation_prompt"] is False
+            said = seen.body["messages"][-1]["content"]
+        elif isinstance(prompt := seen.body.get("prompt"), str):
+            said = prompt.partition("|")[2]
+        words = list(self.words)
+        while said and words:
+            assert said.startswith(words[0])
+            said = said.removeprefix(words.pop(0))
+        return words
+
     def _usage(self, seen: Seen, n_out: int) -> dict[str, Any]:
         prompt = len(json.dumps(seen.body.get("messages") or seen.body.get("prompt")))
         return {
@@ -179,12 +193,13 @@ class FakeEngine:
         events: list[dict[str, Any]] = []
         if chat:
             events.append({**base, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
-        for i, word in enumerate(self.words):
-            finish = "stop" if i == len(self.words) - 1 else None
+        words = self._left(seen)
+        for i, word in enumerate(words):
+            finish = "stop" if i == len(words) - 1 else None
             part = {"delta": {"content": word}} if chat else {"text": word}
             events.append({**base, "choices": [{"index": 0, **part, "finish_reason": finish}]})
         if (seen.body.get("stream_options") or {}).get("include_usage"):
-            events.append({**base, "choices": [], "usage": self._usage(seen, len(self.words))})
+            events.append({**base, "choices": [], "usage": self._usage(seen, len(words))})
         for number, event in enumerate(events):
             if fault and fault.after == number:
                 if fault.kind == "close":
