@@ -107,7 +107,7 @@ class Request:
 
 
 def _messages(parsed: _Body, chat: bool) -> list[Message]:
-    """The history; a plain prompt is cut into blocks, so that a longer one is seen to extend it."""
+    """The history. A plain prompt has none that could be told apart: its turns meet by an explicit id."""
     if chat:
         if not parsed.messages:
             raise ApiError(400, "you must provide at least one message", param="messages")

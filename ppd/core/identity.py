@@ -15,7 +15,6 @@ import xxhash
 
 HEAD_CHARS = 32
 TAIL_CHARS = 16
-TEXT_BLOCK_CHARS = 512
 
 _sorted = msgspec.json.Encoder(order="sorted")
 
