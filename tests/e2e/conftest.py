@@ -1,0 +1,40 @@
+"""Fixtures: the whole stack, started once by `ppd up` with real engines."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.local_stack import LocalStack, engines_to_ourselves
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="session")
+def real_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """1P1D of real vLLM, up and serving; at the end `ppd down` must leave nothing."""
+    stack = LocalStack(tmp_path_factory.mktemp("stack"))
+    signal.signal(signal.SIGTERM, _interrupt)  # else a test run that is ended leaves the stack behind
+    with engines_to_ourselves():
+        try:
+            up = stack.up()
+            assert up.returncode == 0, up.stdout + up.stderr
+            yield stack
+        finally:
+            stack.ppd("down")
+            left = stack.processes()
+            for process in left:
+                process.kill()
+    assert left == []
+
+
+@pytest.fixture
+def sim_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """A stack not started yet, to be given `--engine sim`."""
+    stack = LocalStack(tmp_path_factory.mktemp("sim"))
+    yield stack
+    stack.ppd("down")
+    for process in stack.processes():
+        process.kill()
