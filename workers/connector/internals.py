@@ -116,8 +116,9 @@ class ReportingScheduler(NixlPullConnectorScheduler):
             groups = params.get("remote_block_ids") or []
             # Groups of other kinds than full attention hold no plain list of the prompt's blocks.
             params["_ppd_refused"] = same == 0 or len(groups) != 1
-            params["remote_num_tokens"] = same
-            params["remote_block_ids"] = [list(group[: -(-same // self.block_size)]) for group in groups]
+            if not params["_ppd_refused"]:
+                params["remote_num_tokens"] = same
+                params["remote_block_ids"] = [list(groups[0][: -(-same // self.block_size)])]
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         super().update_state_after_alloc(request, blocks, num_external_tokens)

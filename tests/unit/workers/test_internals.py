@@ -1,0 +1,160 @@
+"""The connector's own decisions, without an engine: vLLM's classes are there, its state is not."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from workers.connector import internals
+from workers.connector.fingerprint import mark
+from workers.connector.internals import ReportingScheduler, TracingWorker, mismatch
+from workers.connector.nixl import NixlConnector
+from workers.connector.transfers import Origin, Transfer, TransferBook
+
+pytestmark = pytest.mark.unit
+
+PROMPT = list(range(100))
+
+
+class FakeReporter:
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    def put(self, item: Any) -> None:
+        self.got.append(item)
+
+
+def _scheduler() -> ReportingScheduler:
+    """One whose base was not set up: only what the tested methods touch."""
+    scheduler = object.__new__(ReportingScheduler)
+    scheduler.report_to(FakeReporter(), "d0-1")
+    scheduler.block_size = 16
+    scheduler.kv_recompute_threshold = 0
+    scheduler._has_mamba = scheduler._bounded_replay = False
+    scheduler.vllm_config = SimpleNamespace(num_prefill_lookahead_tokens=0)
+    return scheduler
+
+
+def _request(params: dict[str, Any], request_id: str = "v1", prompt: list[int] = PROMPT) -> Any:
+    return SimpleNamespace(
+        request_id=request_id,
+        kv_transfer_params=params,
+        prompt_token_ids=prompt,
+        num_prompt_tokens=len(prompt),
+        num_computed_tokens=0,
+    )
+
+
+def _remote(tokens: list[int], pull_back: bool, **more: Any) -> dict[str, Any]:
+    return {
+        "do_remote_prefill": not pull_back,
+        "do_remote_decode": pull_back,
+        "remote_block_ids": [list(range(-(-len(tokens) // 16)))],
+        "remote_engine_id": "e",
+        "remote_request_id": "r",
+        "remote_host": "h",
+        "remote_port": 1,
+        "remote_num_tokens": len(tokens),
+        "ppd_tokens": [list(mark(tokens, 40)), list(mark(tokens, len(tokens)))],
+        **more,
+    }
+
+
+def test_kv_of_the_same_tokens_is_pulled_whole() -> None:
+    params = _remote(PROMPT[:70], pull_back=True)
+    assert _scheduler().get_num_new_matched_tokens(_request(params), 0) == (70, True)
+    assert len(params["remote_block_ids"][0]) == 5
+
+
+def test_of_an_edited_history_only_the_common_prefix_is_pulled() -> None:
+    held = [*PROMPT[:40], 7, 7, 7, *range(300, 330)]
+    params = _remote(held, pull_back=True)
+    assert _scheduler().get_num_new_matched_tokens(_request(params), 0) == (40, True)
+    assert params["remote_block_ids"] == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("pull_back", [True, False])
+def test_kv_of_another_prompt_is_not_pulled(pull_back: bool) -> None:
+    params = _remote([5, *PROMPT], pull_back=pull_back)
+    assert _scheduler().get_num_new_matched_tokens(_request(params), 0) == (0, False)
+    assert params["remote_block_ids"] == [list(range(7))]  # so that their source is told to free them
+
+
+@pytest.mark.parametrize("pull_back", [True, False])
+def test_parameters_are_used_once(pull_back: bool) -> None:
+    scheduler = _scheduler()
+    first = _request(_remote(PROMPT, pull_back=pull_back), "v1")
+    assert scheduler.get_num_new_matched_tokens(first, 0)[0] == 100
+    assert scheduler.get_num_new_matched_tokens(first, 0)[0] == 100  # asked again while it waits
+    second = _request(_remote(PROMPT, pull_back=pull_back), "v2")
+    assert scheduler.get_num_new_matched_tokens(second, 0) == (0, False)
+    assert second.kv_transfer_params["remote_block_ids"] == []  # nobody is told of it again
+
+
+def test_the_memory_of_used_parameters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internals, "_REMEMBERED", 5)
+    scheduler = _scheduler()
+    for number in range(50):
+        params = _remote(PROMPT, pull_back=True, remote_request_id=f"r{number}")
+        scheduler.get_num_new_matched_tokens(_request(params, f"v{number}"), 0)
+    assert len(scheduler._users) == 5
+
+
+def test_parameters_without_marks_are_vllms_own_business() -> None:
+    params = _remote(PROMPT[:70], pull_back=True)
+    del params["ppd_tokens"]
+    assert _scheduler().get_num_new_matched_tokens(_request(params), 0) == (70, True)
+
+
+def test_queued_tokens_are_those_not_computed_yet() -> None:
+    scheduler = _scheduler()
+    for request_id, computed in (("v1", 30), ("v2", 100)):
+        request = _request({}, request_id)
+        request.num_computed_tokens = computed
+        scheduler._unfinished[request_id] = request
+    scheduler._say_queue(1.0)
+    scheduler._say_queue(2.0)
+    assert [report.tokens for report in scheduler._reporter.got] == [70]
+
+
+def test_failure_causes_reach_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[Transfer] = []
+    worker = object.__new__(TracingWorker)
+    worker._book = TransferBook(ended.append)
+    worker._book.begin("v1", Transfer(Origin.of({}, 0), "e", 1))
+    monkeypatch.setattr(internals.NixlPullConnectorWorker, "_log_failure", lambda *_, **__: None)
+    worker._log_failure("transfer_failed", "v1", xfer_state="ERR")
+    worker._book.end("v1", "later")
+    assert [t.error for t in ended] == ["transfer_failed: ERR"]
+
+
+def _config(**own: Any) -> Any:
+    transfer = SimpleNamespace(get_from_extra_config=lambda key, default: own if key == "ppd" else default)
+    return SimpleNamespace(kv_transfer_config=transfer)
+
+
+def test_this_vllm_is_supported() -> None:
+    assert mismatch() == ""
+
+
+@pytest.mark.parametrize(("name", "value"), [("vllm_version", "0.33.1"), ("NIXL_CONNECTOR_VERSION", 15)])
+def test_an_unknown_vllm_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    monkeypatch.setattr(internals, name, value)
+    with pytest.raises(RuntimeError, match=f"{value} is not .*plain_on_mismatch"):
+        NixlConnector(_config(), None, None)
+
+
+def test_on_demand_an_unknown_vllm_gets_the_plain_connector(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(internals, "vllm_version", "0.33.1")
+    monkeypatch.setattr(internals.NixlPullConnector, "__init__", lambda self, *args: made.append(args))
+    with caplog.at_level("WARNING"):
+        NixlConnector(_config(plain_on_mismatch=True), "role", "kv")
+    assert [args[1:] for args in made] == [("role", "kv")]
+    assert "WITHOUT KV SPANS" in caplog.text
