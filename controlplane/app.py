@@ -6,7 +6,7 @@ from typing import Any
 
 from opentelemetry.trace import Tracer
 
-from controlplane import metrics, surface
+from controlplane import metrics, surface, whole
 from controlplane.cluster import Cluster
 from controlplane.engines import Engines
 from controlplane.features import FeatureReader
@@ -21,6 +21,7 @@ from controlplane.transfers import Transfers
 from controlplane.turn import TurnHandler
 from controlplane.upstream import SWEEP_S, Pool
 from controlplane.watches import watch_loads, watch_tables
+from controlplane.whole import WholeHandler
 from ppd.core import policies
 from ppd.core.names import Role
 from ppd.core.records import WorkerRecord
@@ -56,12 +57,15 @@ class Frontend:
         self.ledger = Ledger(
             self.cluster, self.features, self.history, self.transfers, self.recorder, settings.policy
         )
+        router = Router(self.cluster, policies.make(settings.policy), self.tables, settings.load_stale_s)
+        engines = Engines(settings, logger)
+        self.whole = WholeHandler(settings, router, engines, self.ledger, logger)
         self.turns = TurnHandler(
             settings,
-            Router(self.cluster, policies.make(settings.policy), self.tables, settings.load_stale_s),
+            router,
             self.features,
             self.history,
-            Engines(settings, logger),
+            engines,
             self.ledger,
             tracer,
             logger,
@@ -79,6 +83,8 @@ class Frontend:
             return
         if scope["path"] in _HOT and scope["method"] == "POST":
             await self.turns(scope, receive, send)
+        elif scope["path"] in whole.PATHS and scope["method"] == "POST":
+            await self.whole(scope, receive, send)
         else:
             await self._surface(scope, receive, send)
 

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
+from controlplane.errors import NO_WORKER, ApiError
 from controlplane.upstream import Pool
 from ppd.core.decision import WorkerView
 from ppd.core.names import Role, WorkerStatus
@@ -197,6 +198,14 @@ class Cluster:
         """Whether a turn of this model can be served by any path."""
         roles = self._models.get(model, {})
         return bool(roles.get(Role.DECODE) or roles.get(Role.REPLICA))
+
+    def check(self, model: str) -> None:
+        """Raises ApiError: 404 for a model that never was, 503 for one that nobody serves now."""
+        if self.servable(model):
+            return
+        if self.models_seen and model not in self.models_seen:
+            raise ApiError(404, f"The model `{model}` does not exist.", param="model", code="model_not_found")
+        raise ApiError(503, NO_WORKER, retry_after_s=1)
 
     def sweep(self, now_s: float) -> None:
         for worker in self.workers.values():

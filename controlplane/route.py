@@ -101,6 +101,13 @@ class Router:
         found = self.cluster.ready(model, Role.DECODE, now_s, frozenset({but.id}))
         return next((each for each in found if compatible(each, but)), None)
 
+    def least_loaded(self, model: str, now_s: float, failed: frozenset[str]) -> Worker | None:
+        """The engine that would decode a turn of its own soonest."""
+        roles = (Role.DECODE, Role.REPLICA)
+        found = {each.id: each for role in roles for each in self.cluster.ready(model, role, now_s, failed)}
+        best = place.pick_decode([each.view(now_s, self._stale_s) for each in found.values()])
+        return found[best.worker_id] if best else None
+
     def can_serve(self, model: str, failed: frozenset[str], now_s: float) -> bool:
         """Whether an engine is left that did not fail this turn."""
         return any(self.cluster.ready(model, role, now_s, failed) for role in (Role.DECODE, Role.REPLICA))

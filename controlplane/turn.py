@@ -13,7 +13,7 @@ from controlplane import handoff, metrics, migrate, stream
 from controlplane.client import Client, Headers
 from controlplane.cluster import Reservation, Worker
 from controlplane.engines import EngineFailedError, Engines, StreamBrokenError
-from controlplane.errors import NO_WORKER, ApiError
+from controlplane.errors import ApiError
 from controlplane.features import FeatureReader
 from controlplane.gate import Gate
 from controlplane.handoff import Prefilled
@@ -73,7 +73,7 @@ class TurnHandler:
         try:
             body = await client.read_body(self._settings.max_body_bytes, self._settings.body_s)
             request = Request(body, client.path == "/v1/chat/completions", client.headers)
-            self._check_model(request.model)
+            self._router.cluster.check(request.model)
             force = self._force(client)
         except ApiError as error:
             self._ledger.refused(error.status)
@@ -110,14 +110,6 @@ class TurnHandler:
             self._ledger.close(turn, self._loop.time())
 
     # --- before the engines ---
-
-    def _check_model(self, model: str) -> None:
-        cluster = self._router.cluster
-        if cluster.servable(model):
-            return
-        if cluster.models_seen and model not in cluster.models_seen:
-            raise ApiError(404, f"The model `{model}` does not exist.", param="model", code="model_not_found")
-        raise ApiError(503, NO_WORKER, retry_after_s=1)
 
     def _force(self, client: Client) -> Path | None:
         """An operator's word, with the admin key, on one turn's path; from anybody else it is nothing."""
