@@ -92,7 +92,8 @@ def read_table(path: FilePath) -> TableSnapshot:
 
 
 def _published(answer: dict[str, Any]) -> int:
-    frozen = ", frozen" if answer["frozen"] else ""
-    about = f"{answer['model']} on {answer['placement']}: {answer['source']}{frozen}"
-    print(f"version {answer['version']} of {about}")
+    state = " (frozen)" if answer["frozen"] else ""
+    print(
+        f"version {answer['version']} of {answer['model']} on {answer['placement']}{state}: {answer['source']}"
+    )
     return 0

@@ -66,17 +66,6 @@ def _view(worker_id: str, **load: float | None) -> dict[str, Any]:
     return view | given
 
 
-@says_errors("ppd table explain")
-def main(argv: list[str]) -> int:
-    settings = read(ExplainSettings, argv, "ppd table explain")
-    answer = ask(settings, "explain", settings.request())
-    if settings.json_:
-        print(msgspec.json.format(msgspec.json.encode(answer), indent=1).decode())
-    else:
-        _show(answer, Console(soft_wrap=True, highlight=False))
-    return 0
-
-
 def _show(answer: dict[str, Any], console: Console) -> None:
     console.print(f"[bold]{answer['path']}[/bold]: {_WHY.get(answer['reason'], answer['reason'])}")
     weights = answer["weights"]
@@ -88,38 +77,48 @@ def _show(answer: dict[str, Any], console: Console) -> None:
         f"SLO class {answer['slo_class']}: TTFT × {weights['ttft']:g}, TPOT × {weights['tpot']:g}; "
         f"score {answer['score']:+.3f} (above 0: D-local)\n"
     )
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in ("path", "TTFT expected, ms", "TPOT expected, ms", "measured", "learned since"):
-        grid.add_column(column)
+    console.print(_paths(answer))
     learned = answer.get("learned") or {}
+    for path, each in (learned.get("paths") or {}).items():
+        if each["turns"]:
+            console.print(
+                f"learned since, {path}: TTFT {_ms(each['ttft_ms'])} ms, TPOT {_ms(each['tpot_ms'])} ms "
+                f"({each['turns']:.0f} turns)"
+            )
+    if "survival" in learned:
+        treated = "as cached" if learned["treated_as_cached"] else "as lost"
+        console.print(f"D still holds it with probability {learned['survival']:.2f}: treated {treated}")
+
+
+def _paths(answer: dict[str, Any]) -> Grid:
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in ("path", "TTFT, ms", "TPOT, ms", "measured TTFT", "TPOT", "turns", "source"):
+        grid.add_column(column, no_wrap=True)
     for path, measured in answer["measured"].items():
         expected = answer["expected"].get(path, {})
+        ttft, tpot = measured["ttft_ms"], measured["tpot_ms"]
         grid.add_row(
             path,
             _ms(expected.get("ttft_ms")),
             _ms(expected.get("tpot_ms")),
-            _measured(measured),
-            _learned((learned.get("paths") or {}).get(path)),
+            f"{_ms(ttft['mean'])} ± {ttft['sd']:.2g}",
+            f"{_ms(tpot['mean'])} ± {tpot['sd']:.2g}",
+            f"{ttft['n']:g}",
+            measured["provenance"],
         )
-    console.print(grid)
-    if "survival" in learned:
-        treated = "as cached" if learned["treated_as_cached"] else "as lost"
-        console.print(f"\nD still holds it with probability {learned['survival']:.2f}: treated {treated}")
+    return grid
 
 
 def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def _measured(each: dict[str, Any]) -> str:
-    ttft, tpot = each["ttft_ms"], each["tpot_ms"]
-    return (
-        f"TTFT {ttft['mean']:.4g} ± {ttft['sd']:.2g}, TPOT {tpot['mean']:.4g} ± {tpot['sd']:.2g} "
-        f"({ttft['n']:g} turns, {each['provenance']})"
-    )
-
-
-def _learned(each: dict[str, Any] | None) -> str:
-    if not each or not each["turns"]:
-        return "-"
-    return f"TTFT {each['ttft_ms']:.4g}, TPOT {each['tpot_ms']:.4g} ({each['turns']:.0f} turns)"
+@says_errors("ppd table explain")
+def main(argv: list[str]) -> int:
+    settings = read(ExplainSettings, argv, "ppd table explain")
+    answer = ask(settings, "explain", settings.request())
+    if settings.json_:
+        print(msgspec.json.format(msgspec.json.encode(answer), indent=1).decode())
+    else:
+        _show(answer, Console(soft_wrap=True, highlight=False))
+    return 0

@@ -11,6 +11,7 @@ from ppd.core.score import Weights, delta_tpot, delta_ttft
 from ppd.core.table import Table
 
 STRONG = 0.5  # a score from which the colour is full
+LOCAL, REMOTE = (26, 152, 80), (230, 97, 45)  # red, green, blue of a full colour
 
 
 class Square(msgspec.Struct, frozen=True):
@@ -27,8 +28,15 @@ class Square(msgspec.Struct, frozen=True):
 
     @property
     def strength(self) -> float:
-        """0..1, for colour."""
-        return min(1.0, abs(self.score) / STRONG)
+        """Of the colour, 0..1: fainter where the score is small, and much where it was not measured."""
+        score = min(1.0, abs(self.score) / STRONG)
+        return 0.25 + 0.6 * score if self.exact else 0.18 * score
+
+    def colour(self, ground: tuple[int, int, int]) -> tuple[int, int, int]:
+        """Red, green and blue, 0..255, on a ground of that colour."""
+        full = LOCAL if self.local else REMOTE
+        red, green, blue = (round(g + (f - g) * self.strength) for f, g in zip(full, ground, strict=True))
+        return red, green, blue
 
     @property
     def label(self) -> str:

@@ -15,8 +15,8 @@ body { background: var(--ground); color: var(--ink); font: 15px/1.45 system-ui, 
 h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .5rem; text-align: right; white-space: nowrap } th { font-weight: 500 }
-th[scope=row] { text-align: left } .heat td { min-width: 3.2rem; text-align: center; color: #111;
-  border: 1px solid var(--ground) } .heat td.near { color: var(--ink); font-style: italic }
+th[scope=row] { text-align: left } .heat td { min-width: 3.2rem; text-align: center;
+  border: 1px solid var(--ground) } .heat td.near { font-style: italic }
 .list td, .list th { border-bottom: 1px solid var(--line) } .bad { color: #c4401c }
 svg { max-width: 100%; height: auto }
 """
@@ -62,10 +62,9 @@ def _map(found: list[heat.Row]) -> str:
 
 
 def _square(square: heat.Square) -> str:
-    hue = "26, 152, 80" if square.local else "230, 97, 45"
-    alpha = 0.25 + 0.6 * square.strength if square.exact else 0.15 * square.strength
+    red, green, blue = heat.LOCAL if square.local else heat.REMOTE
     kind = "" if square.exact else ' class="near"'
     return (
-        f'<td{kind} style="background: rgba({hue}, {alpha:.2f})" title="{escape(square.story())}">'
+        f'<td{kind} style="background: rgba({red}, {green}, {blue}, {square.strength:.2f})" title="{escape(square.story())}">'
         f"{escape(square.label)}</td>"
     )

@@ -9,6 +9,7 @@ from ppd.core.cells import QPS_LEVELS
 from ppd.core.score import Weights
 from ppd.core.table import Table
 
+_WHITE = (255, 255, 255)
 HOW = "plots need matplotlib: pip install 'ppd[plots]'"
 
 
@@ -61,8 +62,7 @@ def heat_png(table: Table, classes: dict[str, Weights], path: FilePath) -> None:
 
 
 def _map(axis: Any, found: list[heat.Row]) -> None:
-    scores = [[square.score for square in row.squares] for row in found]
-    axis.imshow(scores, cmap="RdYlGn", vmin=-heat.STRONG, vmax=heat.STRONG, aspect="auto")
+    axis.imshow([[square.colour(_WHITE) for square in row.squares] for row in found], aspect="auto")
     for y, row in enumerate(found):
         for x, square in enumerate(row.squares):
             axis.text(x, y, square.label, ha="center", va="center", size=7 if square.exact else 5)

@@ -12,8 +12,6 @@ from ppd.core.cells import QPS_LEVELS
 from ppd.core.score import Weights
 from ppd.core.table import Table
 
-_LOCAL = (26, 152, 80)
-_REMOTE = (215, 88, 39)
 _GROUND = (40, 40, 40)
 
 
@@ -49,8 +47,6 @@ def _grid(found: list[heat.Row]) -> Grid:
 
 
 def _square(square: heat.Square) -> Text:
-    full = _LOCAL if square.local else _REMOTE
-    strength = 0.25 + 0.75 * square.strength if square.exact else 0.2 * square.strength
-    red, green, blue = (round(g + (f - g) * strength) for f, g in zip(full, _GROUND, strict=True))
+    red, green, blue = square.colour(_GROUND)
     style = f"{'white' if square.exact else 'grey62'} on rgb({red},{green},{blue})"
     return Text(f"{square.label:^5}", style=style)
