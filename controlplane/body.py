@@ -13,8 +13,10 @@ _encode = msgspec.json.Encoder().encode
 def split(body: bytes) -> Fields:
     """The fields of a JSON object, values untouched; of a doubled key the last counts, as in Python's json.
 
-    Raises msgspec.DecodeError (or ValidationError, its subclass) if it is none.
+    Raises msgspec.DecodeError (or ValidationError, its subclass) if it is none, UnicodeDecodeError if it
+    is no UTF-8: values that nobody here reads would otherwise reach an engine unchecked.
     """
+    str(body, "utf-8")
     return _decoder.decode(body)
 
 

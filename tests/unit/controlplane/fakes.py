@@ -198,7 +198,7 @@ class FakeEngine:
             finish = "stop" if i == len(words) - 1 else None
             part = {"delta": {"content": word}} if chat else {"text": word}
             events.append({**base, "choices": [{"index": 0, **part, "finish_reason": finish}]})
-        if (seen.body.get("stream_options") or {}).get("include_usage"):
+        if isinstance(options := seen.body.get("stream_options"), dict) and options.get("include_usage"):
             events.append({**base, "choices": [], "usage": self._usage(seen, len(words))})
         for number, event in enumerate(events):
             if fault and fault.after == number:
