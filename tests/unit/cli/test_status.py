@@ -1,0 +1,63 @@
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from ppd.cli.stack.state import MemberState, Phase, StackState
+from ppd.cli.status.collect import collect
+from ppd.cli.status.render import show
+from ppd.cli.status.report import Part, Report, TableVersion, Worker
+from ppd.core.names import Role, WorkerStatus
+from ppd.core.records import WorkerLoad, WorkerRecord
+
+pytestmark = pytest.mark.unit
+
+NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
+
+
+def _shown(report: Report) -> str:
+    out = io.StringIO()
+    show(report, Console(file=out, width=120))
+    return out.getvalue()
+
+
+async def test_where_nothing_runs_everything_is_said_to_be_down_or_unknown() -> None:
+    dead = MemberState(name="p0", pid=2**22 + 1, started_unix_s=1, phase=Phase.READY)
+    stack = StackState(stack_id="x", supervisor=dead, phase=Phase.READY, members=[dead])
+    report = await collect([NOBODY], [f"nats://{NOBODY}"], "default", f"http://{NOBODY}", stack)
+    assert not report.ok
+    assert [(part.name, part.ok) for part in report.parts] == [
+        (name, False) for name in ("etcd", "nats", "planner", "frontend", "supervisor", "p0")
+    ]
+    assert (report.workers, report.tables, report.sessions) == (None, None, None)
+    text = _shown(report)
+    assert text.count("DOWN") == 6
+    assert "workers: unknown, etcd does not answer" in text
+    assert "tables, sessions: unknown, NATS does not answer" in text
+
+
+def test_a_worker_without_a_report_has_no_load_rather_than_none() -> None:
+    def worker(name: str) -> WorkerRecord:
+        return WorkerRecord(
+            worker_id=f"{name}-1", name=name, role=Role.DECODE, model="m", url="", status=WorkerStatus.READY
+        )
+
+    load = WorkerLoad(worker_id="d0-1", running=3, waiting=1, kv_use=0.25, queued_prefill_tokens=700)
+    report = Report(
+        ok=True,
+        parts=[Part(name="etcd", ok=True)],
+        workers=[Worker(record=worker("d0"), load=load), Worker(record=worker("d1"))],
+        tables=[TableVersion(model="m", placement="1P2D", version=7, source="online", frozen=True)],
+        sessions=12,
+    )
+    rows = {line.split()[0]: line.split() for line in _shown(report).splitlines() if line.strip()}
+    assert rows["d0-1"] == ["d0-1", "decode", "m", "ready", "3", "1", "25%", "700"]
+    assert rows["d1-1"] == ["d1-1", "decode", "m", "ready", "-", "-", "-", "-"]
+    assert rows["m"] == ["m", "1P2D", "7", "online,", "frozen"]
+    assert rows["sessions:"] == ["sessions:", "12"]
+
+
+def test_a_report_survives_json() -> None:
+    report = Report(ok=False, parts=[], workers=None, tables=None, sessions=None)
+    assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
