@@ -1,5 +1,6 @@
 """The spans of a turn. Where tracing is off, nothing is made."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from ppd.runtime.tracing import traceparent
 
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _propagator = TraceContextTextMapPropagator()
 _OFF: Span = NonRecordingSpan(trace.INVALID_SPAN_CONTEXT)
 
@@ -19,7 +21,8 @@ class Spans:
 
     def __init__(self, tracer: Tracer | None, headers: Mapping[bytes, bytes], path: str) -> None:
         self._tracer = tracer
-        self._from_client = headers.get(b"traceparent", b"").decode("latin-1")
+        given = headers.get(b"traceparent", b"")
+        self._from_client = given.decode() if _TRACEPARENT.fullmatch(given) else ""
         self.server = _OFF
         if tracer is not None:
             carrier = {

@@ -1,0 +1,70 @@
+"""The spans of a turn, and what the engines are told of the trace."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from tests.unit.controlplane.conftest import P_D, Stack, running
+from tests.unit.controlplane.fakes import Fault
+
+pytestmark = pytest.mark.unit
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+@pytest.fixture
+async def traced() -> AsyncIterator[tuple[Stack, InMemorySpanExporter]]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    async with running(P_D) as stack:
+        stack.frontend.turns._tracer = provider.get_tracer("test")
+        yield stack, exporter
+
+
+async def test_a_turn_is_one_trace(traced: tuple[Stack, InMemorySpanExporter]) -> None:
+    stack, exporter = traced
+    headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+    async with await stack.chat("hi", headers=headers) as response:
+        assert response.headers["x-trace-id"] == TRACE
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    assert spans.keys() == {"POST /v1/chat/completions", "ppd.route", "ppd.prefill", "ppd.decode"}
+    server = spans["POST /v1/chat/completions"]
+    assert f"{server.context.trace_id:032x}" == TRACE
+    for name in ("ppd.route", "ppd.prefill", "ppd.decode"):
+        assert spans[name].parent is not None
+        assert spans[name].parent.span_id == server.context.span_id
+    route = dict(spans["ppd.route"].attributes or {})
+    assert route["ppd.path"] == "p-d"
+    assert route["ppd.reason"] == "first-turn"
+    for name in ("turn", "n_ctx", "n_in", "n_out_predicted", "cell", "table_version", "score"):
+        assert f"ppd.{name}" in route
+    prefill = f"{spans['ppd.prefill'].context.span_id:016x}"
+    decode = f"{spans['ppd.decode'].context.span_id:016x}"
+    assert prefill in stack.engines["p0"].requests[0].headers["traceparent"]
+    asked = stack.engines["d0"].requests[0]
+    assert decode in asked.headers["traceparent"]
+    assert decode in asked.body["kv_transfer_params"]["traceparent"]
+    assert stack.frontend.ledger.recent[-1].trace_id == TRACE
+
+
+async def test_a_failed_leg_is_marked(traced: tuple[Stack, InMemorySpanExporter]) -> None:
+    stack, exporter = traced
+    stack.engines["d0"].faults.append(Fault("status"))
+    async with await stack.chat("hi") as response:
+        assert response.status == 502
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    assert not spans["ppd.decode"].status.is_ok
+    assert not spans["POST /v1/chat/completions"].status.is_ok
+
+
+async def test_without_tracing_the_clients_context_goes_on(stack: Stack) -> None:
+    parent = f"00-{TRACE}-b7ad6b7169203331-01"
+    async with await stack.chat("hi", headers={"traceparent": parent}) as response:
+        assert "x-trace-id" not in response.headers
+    assert stack.engines["d0"].requests[0].headers["traceparent"] == parent
+    await stack.ask("hi", headers={"traceparent": "nonsense"})
+    assert "traceparent" not in stack.engines["d0"].requests[1].headers
