@@ -32,6 +32,11 @@ def _health(stack: LocalStack) -> dict[str, Any] | None:
         return None
 
 
+def _model(stack: LocalStack) -> dict[str, Any]:
+    """What /health says about the model."""
+    return (_health(stack) or {}).get("models", {}).get("smollm2", {})
+
+
 def _serves(stack: LocalStack) -> bool:
     body = {"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4}
     try:
@@ -104,8 +109,11 @@ def test_nats(real_stack: LocalStack) -> None:
     assert _engines(real_stack) == engines
 
 
-@pytest.mark.parametrize(("name", "role"), [("p0", "prefill"), ("d0", "decode")])
-def test_worker(real_stack: LocalStack, name: str, role: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "role", "still_serves"),
+    [("p0", "prefill", True), ("d0", "decode", False)],  # D can prefill for itself, P cannot decode
+)
+def test_worker(real_stack: LocalStack, name: str, role: str, still_serves: bool) -> None:
     def registered() -> set[str]:
         return {worker["record"]["name"] for worker in real_stack.status()["workers"]}
 
@@ -115,8 +123,8 @@ def test_worker(real_stack: LocalStack, name: str, role: str) -> None:
         assert name in _down(real_stack)
         # Its lease ends by itself.
         eventually(lambda: name not in registered(), within_s=30)
-        model = eventually(lambda: (_health(real_stack) or {}).get("models", {}).get("smollm2"))
-        assert model["missing"] == [role]
-        assert _serves(real_stack)  # by the engine that is left
+        eventually(lambda: _model(real_stack).get("missing") == [role], within_s=30)
+        assert _model(real_stack)["servable"] == still_serves
+        assert _serves(real_stack) == still_serves
     _recovers(real_stack, name, before)
     assert registered() == {"p0", "d0"}
