@@ -25,5 +25,13 @@ def raw(value: Any) -> msgspec.Raw:
 
 
 def join(fields: Fields) -> bytes:
-    """The object again, its values byte for byte."""
-    return b"{" + b",".join([_encode(key) + b":" + bytes(value) for key, value in fields.items()]) + b"}"
+    """The object again, its values byte for byte. A long value is copied once."""
+    parts: list[bytes | msgspec.Raw] = []
+    opening = b"{"
+    for key, value in fields.items():
+        parts += (opening, _encode(key), b":", value)
+        opening = b","
+    if not parts:
+        return b"{}"
+    parts.append(b"}")
+    return b"".join(parts)

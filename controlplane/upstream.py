@@ -106,14 +106,14 @@ class Connection(asyncio.Protocol):
 
     # --- one request ---
 
-    def start(self, data: bytes, first_byte_s: float, idle_s: float) -> None:
+    def start(self, head: bytes, body: bytes, first_byte_s: float, idle_s: float) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._chunks, self._buffered = [], 0
         self.headers, self.status, self._feed = [], 0, None
         self.complete = self.started = False
         self._idle_s = idle_s
         self.deadline_s = self._loop.time() + first_byte_s
-        self._transport.write(data)
+        self._transport.writelines((head, body))
 
     async def head(self) -> None:
         """Until status and headers are there. Raises UpstreamError."""
@@ -252,17 +252,11 @@ class Pool:
 
         A kept connection that the engine closed meanwhile is replaced once. Raises UpstreamError.
         """
-        data = b"POST %b HTTP/1.1\r\n%b%bcontent-length: %d\r\n\r\n%b" % (
-            path,
-            self._head,
-            headers,
-            len(body),
-            body,
-        )
+        head = b"POST %b HTTP/1.1\r\n%b%bcontent-length: %d\r\n\r\n" % (path, self._head, headers, len(body))
         while True:
             connection = self._take() or await self._connect()
             try:
-                connection.start(data, first_byte_s, idle_s)
+                connection.start(head, body, first_byte_s, idle_s)
                 await connection.head()
                 return connection
             except UpstreamError as error:
