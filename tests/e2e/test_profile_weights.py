@@ -1,4 +1,4 @@
-"""A profile of real engines that serves, and what TPOT's weight then does to the route (the paper's Figure 6)."""
+"""A profile of real engines that serves, and what TPOT's weight does to the route (the paper's Figure 6)."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""One load, every turn under one of several SLO classes in turn: what each class's weights do to the route."""
+"""One load, its turns under several SLO classes by turns: what each class's weights do to the route."""
 
 import asyncio
 import random

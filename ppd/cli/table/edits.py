@@ -92,8 +92,7 @@ def read_table(path: FilePath) -> TableSnapshot:
 
 
 def _published(answer: dict[str, Any]) -> int:
-    state = " (frozen)" if answer["frozen"] else ""
-    print(
-        f"version {answer['version']} of {answer['model']} on {answer['placement']}{state}: {answer['source']}"
-    )
+    which = f"{answer['model']} on {answer['placement']}"
+    state = ", frozen" if answer["frozen"] else ""
+    print(f"version {answer['version']} of {which}{state}: {answer['source']}")
     return 0

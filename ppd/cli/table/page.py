@@ -64,7 +64,6 @@ def _map(found: list[heat.Row]) -> str:
 def _square(square: heat.Square) -> str:
     red, green, blue = heat.LOCAL if square.local else heat.REMOTE
     kind = "" if square.exact else ' class="near"'
-    return (
-        f'<td{kind} style="background: rgba({red}, {green}, {blue}, {square.strength:.2f})" title="{escape(square.story())}">'
-        f"{escape(square.label)}</td>"
-    )
+    colour = f"rgba({red}, {green}, {blue}, {square.strength:.2f})"
+    tip = escape(square.story())
+    return f'<td{kind} style="background: {colour}" title="{tip}">{escape(square.label)}</td>'

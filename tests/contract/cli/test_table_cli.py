@@ -1,0 +1,107 @@
+"""`ppd table` against a real planner: what it publishes is what the next command sees."""
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path as FilePath
+
+import pytest
+
+from ppd.core import seeds
+from ppd.core.names import Role
+from ppd.core.records import TableSnapshot, decode, encode
+from ppd.runtime.bus import Bus
+from ppd.runtime.etcd import Etcd
+from tests.support.planners import MODEL, PlannerProcess, add_worker, ask, eventually
+from tests.support.servers import EtcdServer, NatsServer
+
+pytestmark = pytest.mark.contract
+
+
+class Cli:
+    """`ppd table` as a user calls it."""
+
+    def __init__(self, nats: str, namespace: str) -> None:
+        self._where = ["--nats", nats, "--namespace", namespace]
+
+    def __call__(self, verb: str, *args: str, fails: int = 0) -> str:
+        """What it prints; where it fails, its message."""
+        done = subprocess.run(
+            [sys.executable, "-m", "ppd.cli.main", "table", verb, *args, *self._where],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == fails, done.stdout + done.stderr
+        return done.stderr if fails else done.stdout
+
+    def served(self, *args: str) -> TableSnapshot:
+        return decode(self("show", "--json", *args).encode(), TableSnapshot)
+
+
+@pytest.fixture
+async def cli(
+    etcd_server: EtcdServer, nats_server: NatsServer, namespace: str, tmp_path: FilePath
+) -> AsyncIterator[Cli]:
+    """Beside a planner that leads and has a table of 1P1D."""
+    etcd, bus = Etcd([etcd_server.address]), Bus([nats_server.url], "test")
+    await bus.connect()
+    planner = PlannerProcess(tmp_path / "planner", etcd_server.address, nats_server.url, namespace)
+    try:
+        await add_worker(etcd, namespace, "p0", Role.PREFILL)
+        await add_worker(etcd, namespace, "d0", Role.DECODE)
+
+        async def published() -> bool:
+            return "error" not in await ask(bus, namespace, "table.get")
+
+        await eventually("a first table", published)
+        yield Cli(nats_server.url, namespace)
+    finally:
+        planner.kill()
+        await bus.close()
+        await etcd.close()
+
+
+def test_weights_freeze_and_rollback_make_versions_that_can_be_seen(cli: Cli):
+    first = cli.served()
+    assert (first.model, first.placement) == (MODEL, "1P1D")
+    assert "weights of batch set to 1, 9" in cli("set-weights", "batch", "1", "9")
+    assert cli.served().weights["batch"] == (1.0, 9.0)
+    assert "frozen" in cli("freeze")
+    assert cli.served().frozen
+    assert f"rollback of {first.version}" in cli("rollback", str(first.version))
+    now = cli.served()
+    assert (now.weights, now.frozen, now.cells) == (first.weights, True, first.cells)
+    assert not cli.served("--version", str(first.version)).frozen
+    listed = cli("history")
+    assert all(f"\n{version} " in listed for version in range(first.version, now.version + 1))
+    told = json.loads(cli("diff", str(first.version), str(first.version + 1), "--json"))
+    assert told["verdicts"]
+    assert {verdict["slo_class"] for verdict in told["verdicts"]} == {"batch"}
+    assert "not kept" in cli("rollback", "999", fails=2)
+
+
+def test_a_profiles_table_serves_after_rebuild_and_the_seed_comes_back(cli: Cli, tmp_path: FilePath):
+    measured = seeds.load("h100-llama-3.1-8b-3P1D")
+    measured.model, measured.placement, measured.source = MODEL, "1P1D", "profile of today"
+    path = tmp_path / "table.json"
+    path.write_bytes(encode(measured))
+    assert "profile of today" in cli("rebuild", "--table", str(path))
+    assert cli.served().cells == measured.cells
+    assert "seed" in cli("rebuild")
+    assert cli.served().cells != measured.cells
+
+
+def test_explain_tells_what_the_weights_make_of_a_turn(cli: Cli):
+    turn = ("--n-ctx", "2000", "--n-in", "64", "--n-out", "64", "--qps", "1")
+    assert cli("explain", *turn).startswith("d-local")
+    cli("set-weights", "mine", "0", "0.000001")
+    cli("set-weights", "other", "1", "0")
+    assert cli("explain", *turn, "--slo", "other").startswith("d-local")
+    assert "there is no SLO class" in cli("explain", "--slo", "nope", fails=2)
+    assert cli("explain", "--turn", "1").startswith("p-d: it is the conversation's first turn")
+
+
+def test_without_a_planner_it_says_so(nats_server: NatsServer):
+    assert "no planner leads in namespace 'nobody'" in Cli(nats_server.url, "nobody")("freeze", fails=1)
