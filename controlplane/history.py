@@ -108,7 +108,7 @@ class History:
         if after is not None:
             if turn.hold:
                 self._transfers.expect_hold(turn.request_id, session, after, session.decode_worker)
-            self._share(session)
+            self._share(session, turn.request.model)
 
     def _session_of(self, turn: TurnState) -> Session:
         """The session that this turn continues, or a branch of it, or a new one."""
@@ -158,12 +158,12 @@ class History:
         session.last_s = now_s - max(0.0, time.time() - record.last_unix_s)
         return Match(session, session.marks[-1], True, place.messages)
 
-    def _share(self, session: Session) -> None:
+    def _share(self, session: Session, model: str) -> None:
         mark = session.marks[-1]
         if len(self._pending) >= _MAX_PENDING:
             self._pending.pop(next(iter(self._pending)))
             metrics.RECORDS.labels("session-dropped").inc()
-        self._pending[f"{mark.after:016x}"] = _to_record(session)
+        self._pending[f"{mark.after:016x}"] = _to_record(session, model)
         self._filled.set()
 
     async def run(self) -> None:
@@ -181,11 +181,11 @@ class History:
             await asyncio.sleep(_PAUSE_S)
 
 
-def _to_record(session: Session) -> SessionRecord:
+def _to_record(session: Session, model: str) -> SessionRecord:
     mark = session.marks[-1]
     return SessionRecord(
         session_id=session.id,
-        model="",
+        model=model,
         turn=mark.turn,
         boundary=f"{mark.boundary:016x}",
         after=f"{mark.after or 0:016x}",
