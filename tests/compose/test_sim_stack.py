@@ -1,11 +1,14 @@
 """The stack with simulated engines: served, killed piece by piece under load, restarted, removed."""
 
+import os
+from functools import partial
 from pathlib import Path
 
 import openai
 import pytest
 
 from ppd.cli.trace.command import main as trace
+from tests.compose import prometheus
 from tests.compose.load import Load
 from tests.compose.stack import Stack, get, until
 
@@ -66,6 +69,28 @@ def test_the_turn_is_drawn_from_its_trace(sim: Stack, capsys: pytest.CaptureFixt
 def test_an_admin_endpoint_needs_the_key_from_the_file(sim: Stack) -> None:
     assert get(f"{sim.url}/admin/turns", {"x-ppd-admin-key": "wrong"})[0] == 403
     assert sim.turns()
+
+
+# What a healthy run of a few seconds has none of: such a query is right if Prometheus takes it.
+RARE = (
+    "Errors, by status",
+    "Failed turns",
+    "Retries, hang-ups, turned away",
+    "Background tasks that failed",
+    "Verdicts changed",
+    "Drift",
+)
+
+
+@pytest.mark.skipif(not prometheus.INSTALLED, reason="prometheus is not installed")
+def test_every_query_of_the_dashboards_has_an_answer(sim: Stack, tmp_path: Path) -> None:
+    queries = prometheus.dashboard_queries(Path(os.environ["PPD_TEST_COMPOSE"]))
+    with Load(sim.url, MODEL), prometheus.scraping(sim, tmp_path) as url:
+        for name, query in queries.items():
+            if any(f": {rare}" in name for rare in RARE):
+                prometheus.ask(url, query)
+            else:
+                until(f"{name} has data", partial(prometheus.ask, url, query), 60)
 
 
 @pytest.mark.parametrize("victim", ["d0", "p0", "planner-a", "planner-b", "nats", "etcd"])

@@ -1,6 +1,7 @@
 """`ppd compose`: what it writes for a placement, and that the checked-in files are its own."""
 
 import itertools
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,16 @@ def test_engines_are_dealt_so_that_each_node_has_both_roles() -> None:
         assert {engine.role.value for engine in node.engines} == {"prefill", "decode"}
     with pytest.raises(LayoutError):
         lay_out(parse_placement("1P1D"), (), ("a", "a"))
+
+
+@pytest.mark.parametrize("page", ["gpu-node", "several-nodes"])
+def test_the_commands_in_the_docs_work(tmp_path: Path, page: str) -> None:
+    lines = (WORKERS.parents[2] / "docs" / f"{page}.md").read_text().splitlines()
+    commands = [
+        line.partition(" # ")[0].strip() for line in lines if line.startswith("ppd compose --placement")
+    ]
+    assert commands
+    for command in commands:
+        argv = shlex.split(command)[2:]
+        argv[argv.index("-o") + 1] = str(tmp_path / "out.yaml")
+        assert main(argv) == 0, command
