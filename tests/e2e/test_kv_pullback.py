@@ -14,7 +14,7 @@ from tests.support.otlp import OtlpSink
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
-CHATS, TURNS = 20, 4
+CHATS, TURNS, ANSWER_TOKENS = 20, 4, 8
 HOLD_S = 25  # vLLM declines a read in the last 5 s of it
 TOPICS = ["rivers", "bread", "the moon", "chess", "rain", "bees", "salt", "music", "iron", "tea"]
 
@@ -59,8 +59,8 @@ def _questions(chat: int) -> list[str]:
 
 
 async def _chats(one_turn: Callable[[int, int, list], Awaitable[str]]) -> list[list[str]]:
-    """The answers of all chats, four of them at a time."""
-    gate = asyncio.Semaphore(4)
+    """The answers of all chats, ten of them at a time."""
+    gate = asyncio.Semaphore(10)
 
     async def chat(number: int) -> list[str]:
         messages: list[dict[str, str]] = []
@@ -73,14 +73,15 @@ async def _chats(one_turn: Callable[[int, int, list], Awaitable[str]]) -> list[l
     return list(await asyncio.gather(*(chat(number) for number in range(CHATS))))
 
 
+@pytest.mark.slow
 async def test_all_paths_give_the_same_greedy_text(engines: Pair, client: Client, sink: OtlpSink) -> None:
     async def plain(chat: int, turn: int, messages: list) -> str:
-        return (await client.turn(messages)).text
+        return (await client.turn(messages, ANSWER_TOKENS)).text
 
     async def local(chat: int, turn: int, messages: list) -> str:
         if turn == 0:
-            return (await client.turn(messages)).text
-        return (await client.local(messages))["choices"][0]["message"]["content"]
+            return (await client.turn(messages, ANSWER_TOKENS)).text
+        return (await client.local(messages, ANSWER_TOKENS))["choices"][0]["message"]["content"]
 
     last: dict[int, Turn] = {}
     lacking: list[int] = []
@@ -88,7 +89,7 @@ async def test_all_paths_give_the_same_greedy_text(engines: Pair, client: Client
     async def pulled_back(chat: int, turn: int, messages: list) -> str:
         before = last.get(chat)
         held = before.held if before else None
-        now = last[chat] = await client.turn(messages, hold=True, pull_back=held)
+        now = last[chat] = await client.turn(messages, ANSWER_TOKENS, hold=True, pull_back=held)
         if held:
             cached = now.prefill_usage["prompt_tokens_details"]["cached_tokens"]
             lacking.append(held["remote_num_tokens"] - cached)
@@ -117,19 +118,19 @@ async def test_params_of_another_history_change_no_answer(engines: Pair, client:
     messages = [{"role": "user", "content": q} for q in _questions(3)[:1]]
     for edited in ("I said nothing of that kind, and there is more to it than you think.", "No."):
         await _forget(engines)
-        held = (await client.turn(messages, hold=True, max_tokens=60)).held
+        held = (await client.turn(messages, hold=True, max_tokens=24)).held
         other = [*messages, {"role": "assistant", "content": edited}, {"role": "user", "content": "Go on."}]
         with_params = await client.turn(other, pull_back=held)
         await _forget(engines)
         assert with_params.text == (await client.turn(other)).text
-    held = (await client.turn(messages, hold=True, max_tokens=60)).held
+    held = (await client.turn(messages, hold=True, max_tokens=24)).held
     stranger = [{"role": "user", "content": "What is the capital of France?"}]
     assert "Paris" in (await client.turn(stranger, pull_back=held)).text
 
 
 async def test_used_params_change_no_answer(engines: Pair, client: Client) -> None:
     messages = [{"role": "user", "content": _questions(5)[0]}]
-    first = await client.turn(messages, hold=True, max_tokens=60)
+    first = await client.turn(messages, hold=True, max_tokens=24)
     more = [*messages, {"role": "assistant", "content": first.text}, {"role": "user", "content": "Go on."}]
     once = await client.turn(more, pull_back=dict(first.held))
     for number in range(8):  # others write over what D held
@@ -142,7 +143,7 @@ async def test_expired_params_change_no_answer_and_are_an_error_span(
     engines: Pair, client: Client, sink: OtlpSink
 ) -> None:
     messages = [{"role": "user", "content": _questions(7)[0]}]
-    first = await client.turn(messages, hold=True, max_tokens=60)
+    first = await client.turn(messages, hold=True, max_tokens=24)
     more = [*messages, {"role": "assistant", "content": first.text}, {"role": "user", "content": "Go on."}]
     await asyncio.sleep(HOLD_S - 4)
     late = await client.turn(more, pull_back=dict(first.held))

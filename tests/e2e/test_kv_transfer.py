@@ -105,6 +105,7 @@ async def test_one_turn_is_one_span_with_its_facts(engines: Pair, client: Client
     assert moved.transfer_s == span.attributes["kv.transfer_s"]
 
 
+@pytest.mark.slow
 async def test_spans_and_their_bytes_equal_what_vllm_counted(
     engines: Pair, client: Client, sink: OtlpSink
 ) -> None:
