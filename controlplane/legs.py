@@ -146,6 +146,8 @@ class Legs:
         except asyncio.CancelledError:
             watch.end()
             turn.seen(watch.seen, self._loop.time())
+            if client.gone and watch.seen.done:
+                return  # a client that has its [DONE] need not wait for the end of the HTTP message
             raise
         rest = watch.end()
         turn.seen(watch.seen, self._loop.time())

@@ -38,6 +38,7 @@ class FakeEngine:
     words: list[str] = field(default_factory=lambda: ["Par", "is", " it", " is", "."])
     cached: int = 0
     chunk_gap_s: float = 0.0
+    late_end_s: float = 0.0  # between [DONE] and the end of the HTTP message
     faults: deque[Fault] = field(default_factory=deque)
     requests: list[Seen] = field(default_factory=list)
     connections: int = 0
@@ -220,6 +221,8 @@ class FakeEngine:
                 await asyncio.sleep(self.chunk_gap_s)
         else:
             send(b"data: [DONE]")
+            if self.late_end_s:
+                await asyncio.sleep(self.late_end_s)
         writer.write(b"0\r\n\r\n")
         await writer.drain()
 

@@ -255,6 +255,18 @@ async def test_a_client_that_hangs_up_stops_d(stack: Stack, after: int) -> None:
         assert (worker.running, worker.prefill_tokens) == (0, 0)
 
 
+async def test_a_client_that_leaves_after_done_was_served(stack: Stack) -> None:
+    stack.engines["d0"].late_end_s = 5
+    async with await stack.chat("hi", stream=True) as response:
+        data = b""
+        while b"[DONE]" not in data:
+            data += await response.content.readany()
+        response.close()
+    await until(lambda: stack.frontend.turns.gate.running == 0)
+    assert stack.frontend.ledger.recent[-1].outcome == "ok"
+    assert (await stack.ask("hi", TEXT, "more"))[0] == "d-local"
+
+
 async def test_blocks_of_a_d_that_was_never_asked_are_released_through_another() -> None:
     async with running(P_2D, **QUICK) as stack:
         await stack.ask("warm")
