@@ -127,7 +127,7 @@ class Operations:
     async def rebuild(self, data: bytes) -> dict[str, Any]:
         """{model?, placement?, table?} -> the published version: `table`, or the nearest seed.
 
-        What was learned so far is dropped: it was relative to other figures.
+        What was learned of the figures is dropped: it was relative to others.
         """
         request = _parse(data, RebuildRequest)
         given = request.table
@@ -141,9 +141,7 @@ class Operations:
                 return _published(made)
         current = self._tables.find(key)
         fresh = given or seeds.nearest(_placement(current.placement), current.model)
-        published = await self._tables.change(
-            key, lambda latest: msgspec.structs.replace(fresh, weights=fresh.weights or latest.weights)
-        )
+        published = await self._tables.change(key, lambda latest: _in_place_of(latest, fresh))
         await self._term.learners.rebase(key, published)
         return _published(published)
 
@@ -161,6 +159,17 @@ class Operations:
 def _parse(data: bytes, kind: type[Any]) -> Any:
     """An empty request is one with all defaults. Raises msgspec.DecodeError."""
     return msgspec.json.decode(data or b"{}", type=kind)
+
+
+def _in_place_of(latest: TableSnapshot, fresh: TableSnapshot) -> TableSnapshot:
+    """`fresh` with what holds whatever the figures are."""
+    return msgspec.structs.replace(
+        fresh,
+        weights=fresh.weights or latest.weights,
+        explore_share=latest.explore_share,
+        survival=latest.survival,
+        pause_ms=latest.pause_ms,
+    )
 
 
 def _placement(text: str) -> Any:

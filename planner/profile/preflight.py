@@ -12,8 +12,9 @@ from ppd.core.names import Path
 from ppd.core.placement import parse_placement
 
 _WARM_UP = Cell(Context.SMALL, Ratio.TINY, 0.5)
-_LONG = Cell(Context.LARGE, Ratio.TINY, 0.5)
-_PULLED = 0.5  # of the conversation: P holds at least so much of it after a pull
+# A conversation that D mostly wrote itself: only from there can P have its KV.
+_ASKED_TOKENS, _ANSWERED_TOKENS = 32, 320
+_PULLED = 0.6  # of the answer: P holds at least so much of it after a pull, whole blocks that they are
 _DEADLINE_S = 120.0
 
 
@@ -41,11 +42,20 @@ async def warm_up(frontend: Frontend, words: Words) -> None:
 
 async def pulls_back(frontend: Frontend, words: Words) -> str:
     """Why pull-back cannot be measured; empty if it can."""
-    sample = await _try(frontend, words, _LONG, Path.P_D_PULLBACK)
-    if not sample.ok:
-        return sample.error
-    if 0 <= sample.cached_tokens < _PULLED * sample.n_ctx:
-        return f"P held {sample.cached_tokens} of {sample.n_ctx} tokens after it"
+    session = secrets.token_hex(8)
+    system, user = words.opening(_ASKED_TOKENS)
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    try:
+        first = await frontend.ask(messages, _ANSWERED_TOKENS, session, _DEADLINE_S)
+        messages.append({"role": "assistant", "content": first.text})
+        messages.append({"role": "user", "content": words.message(_ASKED_TOKENS)})
+        then = await frontend.ask(messages, 2, session, _DEADLINE_S, Path.P_D_PULLBACK)
+    except TurnError as error:
+        return str(error)
+    if then.route != Path.P_D_PULLBACK:
+        return f"went {then.route} ({then.reason})"
+    if 0 <= then.cached_tokens < _PULLED * _ANSWERED_TOKENS:
+        return f"P held only {then.cached_tokens} tokens after it"
     return ""
 
 

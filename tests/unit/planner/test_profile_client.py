@@ -180,7 +180,7 @@ async def test_a_turn_that_went_another_way_measured_nothing(fake: FakeFrontend,
 
 
 async def test_a_pull_back_that_brought_nothing_is_none(frontend: Frontend):
-    assert "held 7 of" in await preflight.pulls_back(frontend, words())
+    assert "held only 7 tokens" in await preflight.pulls_back(frontend, words())
 
 
 @pytest.mark.parametrize(("turn", "counted"), [(1, 1), (2, 1), (3, 2)])
