@@ -3,11 +3,20 @@
 from statistics import fmean
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 from planner.profile.records import Point
 from planner.profile.run import Progress
+
+
+class _Left(ProgressColumn):
+    """The time left, running down between two reports."""
+
+    def render(self, task: Task) -> Text:
+        ends_s = task.fields["ends_s"]
+        return Text("" if ends_s is None else f"left {clock(max(0.0, ends_s - (task.elapsed or 0.0)))}")
 
 
 class Watch:
@@ -20,7 +29,7 @@ class Watch:
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
             TimeElapsedColumn(),
-            TextColumn("left {task.fields[left]}"),
+            _Left(),
             console=console,
             disable=not console.is_terminal,
         )
@@ -28,7 +37,7 @@ class Watch:
 
     def __enter__(self) -> "Watch":
         self._bar.start()
-        self._task = self._bar.add_task("starting", total=None, left="?")
+        self._task = self._bar.add_task("starting", total=None, ends_s=None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -43,7 +52,7 @@ class Watch:
                 description=seen.doing,
                 completed=seen.spent_s,
                 total=seen.spent_s + seen.left_s,
-                left=clock(seen.left_s),
+                ends_s=seen.spent_s + seen.left_s,
             )
 
 
