@@ -1,4 +1,4 @@
-"""`ppd bench policies`: every policy under conditions that differ in kind, and what each loses to the best."""
+"""`ppd bench policies`: every policy under conditions that differ in kind; what each loses to the best."""
 
 import argparse
 import os
@@ -101,7 +101,7 @@ def _condition(name: str, outcomes: list[Outcome]) -> Grid:
         part = [o for o in outcomes if o.policy == policy]
 
         def mean(field: str, part: list[Outcome] = part) -> float:
-            return sum(getattr(o, field) for o in part) / len(part)
+            return float(sum(getattr(o, field) for o in part)) / len(part)
 
         grid.add_row(
             policy,

@@ -99,7 +99,7 @@ def _outcome(
     late = [j for j in [*done, *lost] if j.asked_s > 0.75 * duration_s]
 
     def good(job: Job) -> bool:
-        in_time = 0 < job.end_s and 1e3 * job.ttft_s <= condition.ttft_ms
+        in_time = job.end_s > 0 and 1e3 * job.ttft_s <= condition.ttft_ms
         return in_time and not job.failed and 1e3 * job.tpot_s <= condition.tpot_ms
 
     local = [j for j in done if j.route is not None and j.route.path is Path.D_LOCAL]
@@ -142,11 +142,15 @@ class Regret:
 
 
 def regrets(outcomes: list[Outcome], late: bool = False) -> list[Regret]:
-    """Goodput lost against the best policy of each condition and seed, the lowest worst case first."""
+    """Goodput lost against the best policy of each condition and seed, the lowest worst case first.
+
+    Replicas are another cluster, which no policy can choose: they stand beside, and may be below 0.
+    """
     value = {(o.condition, o.seed, o.policy): o.goodput_late if late else o.goodput for o in outcomes}
     best: dict[tuple[str, int], float] = {}
-    for (condition, seed, _), goodput in value.items():
-        best[condition, seed] = max(best.get((condition, seed), 0.0), goodput)
+    for (condition, seed, policy), goodput in value.items():
+        if policy != "replica":
+            best[condition, seed] = max(best.get((condition, seed), 0.0), goodput)
     found = []
     for policy in dict.fromkeys(o.policy for o in outcomes):
         by_condition = {}

@@ -29,18 +29,21 @@ _PART = re.compile(r"(\d+)(R|P|D|pD)")
 
 
 class Constants(msgspec.Struct, frozen=True):
-    """What the authors' system cost beside its kernels: few numbers, the same at every point, in ms."""
+    """What the authors' system cost beside its kernels: few numbers, the same at every point, in ms.
 
-    request_ms: float = 18.0  # HTTP, proxy and tokenizer, of each request
-    step_ms: float = 1.45  # scheduling one step
-    seq_ms: float = 0.04  # a sequence in a step
-    prefill_ms: float = 1.0  # a step with prefill leaves the CUDA graph
-    prefill_scale: float = 2.1  # what prefill adds to a step, by the kernel tables' figure
-    sender_ms: float = 42.0  # hand-offs leave P one after another
+    Fitted by `simulator.calibrate` on a part of the sweep.
+    """
+
+    request_ms: float = 21.8  # HTTP, proxy and tokenizer, of each request
+    step_ms: float = 1.51  # scheduling one step
+    seq_ms: float = 0.036  # a sequence in a step
+    prefill_ms: float = 0.83  # a step with prefill leaves the CUDA graph
+    prefill_scale: float = 2.26  # what prefill adds to a step, by the kernel tables' figure
+    sender_ms: float = 37.5  # hand-offs leave P one after another
     receiver_ms: float = 15.0  # and enter D so
-    receive_ms: float = 8.0  # and hold up the step of D that takes them in
+    receive_ms: float = 7.1  # and hold up the step of D that takes them in
     link_gb_s: float = 25.0
-    stray: float = 0.25  # of the turns meant to be D-local, those that went over P all the same
+    stray: float = 0.28  # of the turns meant to be D-local, those that went over P all the same
 
 
 def keys() -> list[Key]:

@@ -30,6 +30,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("compose", "ppd.cli.compose", "write the compose file of a placement's engines"),
         Command("trace", "ppd.cli.trace", "draw a turn's trace from Jaeger: where its time went"),
     ),
+    "Without a cluster": (Command("bench", "bench.main", "the paper's figures and the policies, simulated"),),
     "One service alone": (
         Command("worker", "workers.main", "the agent beside one engine"),
         Command("planner", "planner.main", "the service that owns the PPD table"),
