@@ -89,12 +89,18 @@ class ReportingScheduler(NixlPullConnectorScheduler):
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         params = request.kv_transfer_params
-        if params and params.get("remote_request_id") and self._used_before(request, params):
+        if not params or not params.get("remote_request_id"):
+            return super().get_num_new_matched_tokens(request, num_computed_tokens)
+        if params.get("_remote_blocks_processed"):
+            # The pull was tried and failed, or the request was preempted: vLLM would wait for a second pull
+            # of a prefill engine, which is never posted.
+            return 0, False
+        if self._used_before(request, params):
             params["remote_block_ids"] = []  # nothing to read, and nobody to tell
-            params["_ppd_refused"] = True
-        elif params and TOKENS in params:
+            return 0, False
+        if TOKENS in params:
             self._keep_what_matches(request, params, params.pop(TOKENS))
-        if params and params.get("_ppd_refused"):
+        if params.get("_ppd_refused"):
             return 0, False
         return super().get_num_new_matched_tokens(request, num_computed_tokens)
 

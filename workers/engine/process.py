@@ -64,8 +64,13 @@ class EngineProcess:
 async def start_engine(
     argv: list[str], env: Mapping[str, str], log: Path, cores: set[int] | None = None
 ) -> EngineProcess:
-    """Start an engine whose output goes to `log`. Raises OSError if it cannot be started."""
+    """Start an engine whose output goes to `log`; that of the engine before it is kept as `*.1`.
+
+    Raises OSError if it cannot be started.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists():
+        log.replace(log.with_name(log.name + ".1"))
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *argv,

@@ -54,6 +54,15 @@ async def test_one_that_ignores_sigterm_is_killed_at_once_on_demand(tmp_path) ->
     assert engine.exit_code == -9
 
 
+async def test_the_log_of_the_engine_before_is_kept(tmp_path) -> None:
+    for word in ("first", "second"):
+        engine = await start_engine(["echo", word], os.environ, tmp_path / "log")
+        await engine.wait()
+        await engine.stop()
+    assert (tmp_path / "log.1").read_text() == "first\n"
+    assert (tmp_path / "log").read_text() == "second\n"
+
+
 async def test_cores_are_inherited(tmp_path) -> None:
     core = min(os.sched_getaffinity(0))
     engine = await start_engine(["sleep", "1000"], os.environ, tmp_path / "log", {core})

@@ -93,6 +93,14 @@ def test_parameters_are_used_once(pull_back: bool) -> None:
     assert second.kv_transfer_params["remote_block_ids"] == []  # nobody is told of it again
 
 
+def test_a_pull_that_failed_is_not_waited_for_again() -> None:
+    scheduler = _scheduler()
+    request = _request(_remote(PROMPT, pull_back=True))
+    assert scheduler.get_num_new_matched_tokens(request, 0) == (100, True)
+    request.kv_transfer_params["_remote_blocks_processed"] = True  # by update_state_after_alloc
+    assert scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+
+
 def test_the_memory_of_used_parameters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internals, "_REMEMBERED", 5)
     scheduler = _scheduler()
