@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 _KILL_AFTER_S = 5.0  # from SIGTERM to SIGKILL
 _TAIL_BYTES = 65_536
@@ -68,10 +69,7 @@ async def start_engine(
 
     Raises OSError if it cannot be started.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    if log.exists():
-        log.replace(log.with_name(log.name + ".1"))
-    with log.open("wb") as output:
+    with _fresh(log) as output:
         process = await asyncio.create_subprocess_exec(
             *argv,
             env=dict(env),
@@ -87,6 +85,13 @@ async def start_engine(
         "sh", "-c", _LEASH, str(process.pid), stdin=asyncio.subprocess.PIPE, start_new_session=True
     )
     return EngineProcess(process, leash, log)
+
+
+def _fresh(log: Path) -> BinaryIO:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists():
+        log.replace(log.with_name(log.name + ".1"))
+    return log.open("wb")
 
 
 def tail(log: Path, count: int) -> str:
