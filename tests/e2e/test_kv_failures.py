@@ -14,7 +14,7 @@ from tests.support.otlp import ERROR, OtlpSink
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
-LEASE_S, HOLD_S = 30, 10
+LEASE_S, HOLD_S = 30, 15
 
 
 @pytest.fixture(scope="module")
