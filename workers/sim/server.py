@@ -25,6 +25,7 @@ from workers.sim.faults import Faults, changed
 from workers.sim.handoff import Handoff, KvParams
 from workers.sim.peers import READ_PATH, Peers, readable
 from workers.sim.settings import SimSettings, parse
+from workers.sim.writer import StreamWriter
 
 VERSION = "sim-1"
 _MAX_BODY_BYTES = 64 << 20
@@ -110,11 +111,11 @@ class SimServer:
     async def _serve(self, http: web.Request, asked: Asked, request_id: str) -> web.StreamResponse:
         created = int(time.time())
         response: web.StreamResponse | None = None
-        writer: _Writer | None = None
+        writer: StreamWriter | None = None
         if asked.body.stream:
             response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
             response.enable_chunked_encoding()
-            writer = _Writer(http, asked, request_id, created, self.faults)
+            writer = StreamWriter(http, asked, request_id, created, self.faults)
         streams = [self._stream(asked, i, request_id, writer) for i in range(len(asked.answers))]
         started: list[Stream] = []
         try:
@@ -141,7 +142,7 @@ class SimServer:
         body = shapes.whole(asked, request_id, created, counts, left)
         return web.Response(body=body, content_type="application/json")
 
-    def _stream(self, asked: Asked, index: int, request_id: str, writer: "_Writer | None") -> Stream:
+    def _stream(self, asked: Asked, index: int, request_id: str, writer: StreamWriter | None) -> Stream:
         answer = asked.answers[index]
         kv = asked.body.kv_transfer_params
         whole = answer.prompt + "".join(answer.tokens)
@@ -309,47 +310,6 @@ class SimServer:
             max_batch_tokens=config.max_batch_tokens,
             bidirectional=settings.pullback,
         )
-
-
-class _Writer:
-    """Writes a stream's events straight to the transport: one task a stream would cost more than the bytes.
-
-    What a client does not read waits in the transport's buffer, at most one answer.
-    """
-
-    def __init__(
-        self, http: web.Request, asked: Asked, request_id: str, created: int, faults: Faults
-    ) -> None:
-        self._http = http
-        self._asked = asked
-        self._faults = faults
-        self._frames = [shapes.Frames(asked, answer, request_id, created) for answer in asked.answers]
-        self._early: list[tuple[int, int, int]] | None = []
-
-    def open(self) -> None:
-        """The head is out: what came before it may follow."""
-        early, self._early = self._early, None
-        for item in early or []:
-            self.tokens(*item)
-
-    def tokens(self, index: int, first: int, last: int) -> None:
-        if self._early is not None:
-            self._early.append((index, first, last))
-            return
-        frames = self._frames[index]
-        self._write((frames.opening() if first == 0 else b"") + frames.tokens(first, last))
-        drop = self._faults.drop_after_tokens
-        if drop and last >= drop and self._http.transport is not None:
-            self._http.transport.abort()
-
-    def close(self, counts: dict[str, Any]) -> None:
-        usage = self._frames[0].usage(counts) if self._asked.include_usage else b""
-        self._write(usage + shapes.DONE)
-
-    def _write(self, data: bytes) -> None:
-        transport = self._http.transport
-        if transport is not None and not transport.is_closing():
-            transport.write(b"%x\r\n%s\r\n" % (len(data), data))
 
 
 def build_engine(settings: SimSettings) -> Engine:

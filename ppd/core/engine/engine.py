@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from math import inf
 
+from ppd.core.engine import steptime
 from ppd.core.engine.blocks import BlockPool
 from ppd.core.engine.config import EngineConfig
 from ppd.core.engine.request import Event, EventKind, Request, RequestTooLargeError, Where
@@ -29,9 +30,8 @@ class Engine:
         self._waiting: deque[Request] = deque()
         self._pulling: dict[str, Request] = {}
         self._running: list[Request] = []
-        self._leases: dict[
-            str, tuple[float, Request]
-        ] = {}  # in order of expiry: the lease's length is one for all
+        # In order of expiry: the lease's length is one for all.
+        self._leases: dict[str, tuple[float, Request]] = {}
         self._chunks: list[tuple[Request, int]] = []  # of the step under way
         self._run_steps = 0  # of the run of pure decode steps under way
         self._context = 0  # of all who decode, when that run began
@@ -47,7 +47,7 @@ class Engine:
         self.itl_s = 0.0  # between tokens of one sequence, summed
         self.itl_count = 0
 
-    # --- what others ask ---------------------------------------------------------------------------
+    # --- what others ask ---
 
     @property
     def next_s(self) -> float:
@@ -86,7 +86,7 @@ class Engine:
         yield from self._waiting
         yield from self._pulling.values()
 
-    # --- what others do ----------------------------------------------------------------------------
+    # --- what others do ---
 
     def submit(self, request: Request, now_s: float) -> None:
         """Queue a request; call `advance(now_s)` then. Raises RequestTooLargeError if it can never run."""
@@ -161,7 +161,7 @@ class Engine:
             self._finish_step(at_s, events)
             self._start_step(at_s, events)
 
-    # --- one step ----------------------------------------------------------------------------------
+    # --- one step ---
 
     def _start_step(self, at_s: float, events: list[Event]) -> None:
         """Choose who takes part, and when it ends."""
@@ -171,7 +171,7 @@ class Engine:
         self._begin_s = at_s
         self._run_steps = 0
         if self._chunks:
-            self._end_s = at_s + self._step_s()
+            self._end_s = at_s + steptime.mixed_step_s(self.profile, self.config, self._running, self._chunks)
         elif self._running:
             self._run_steps = self._longest_run()
             self._context = sum(r.computed for r in self._running)
@@ -231,7 +231,7 @@ class Engine:
             budget -= n
 
     def _may_pass(self, request: Request) -> bool:
-        """Whether a request may start while others wait for their KV: one that has to wait for its own may."""
+        """Whether it may start while others wait for their KV: one that waits for its own may."""
         if request.pull_tokens or request.pulled_tokens:
             return True
         return all(request.arrived_s < other.arrived_s for other in self._pulling.values())
@@ -345,40 +345,10 @@ class Engine:
         events.append(Event(EventKind.FINISHED, request, at_s))
         return True
 
-    # --- how long it takes -------------------------------------------------------------------------
-
-    def _step_s(self) -> float:
-        """A step with prefill in it."""
-        config = self.config
-        prefilling = {id(request) for request, _ in self._chunks}
-        context = batch = 0
-        for request in self._running:
-            if id(request) not in prefilling:
-                batch += 1
-                context += request.computed
-        chunks = [(n, request.computed) for request, n in self._chunks]
-        decode_ms = self.profile.step_ms((), max(batch, 1), context)
-        added_ms = self.profile.step_ms(chunks, batch, context) - decode_ms
-        return (
-            (decode_ms + config.prefill_scale * added_ms) * 1e-3 * config.time_scale
-            + config.step_overhead_s
-            + config.prefill_overhead_s
-            + config.seq_overhead_s * len(self._running)
-            + config.receive_s * sum(1 for r, n in self._chunks if n == 1 and r.pulled_tokens)
-        )
+    # --- runs of steps ---
 
     def _run_s(self, steps: int) -> float:
-        """`steps` decode steps of everyone who runs; the context grows by one token each in every step."""
-        config, profile = self.config, self.profile
-        batch = len(self._running)
-        context = self._context
-        attention_ms = (
-            profile.decode_attention_ms(context) + profile.decode_attention_ms(context + batch * (steps - 1))
-        ) / 2
-        ms = profile.linear_ms(batch) + attention_ms
-        return steps * (
-            ms * 1e-3 * config.time_scale + config.step_overhead_s + config.seq_overhead_s * batch
-        )
+        return steptime.run_s(self.profile, self.config, len(self._running), self._context, steps)
 
     def _longest_run(self) -> int:
         """Steps until the first answer ends, as far as blocks surely last."""
@@ -395,13 +365,7 @@ class Engine:
             return
         if self._run_steps <= 1:
             return
-        low, high = 1, self._run_steps
-        while low < high:
-            middle = (low + high) // 2
-            if self._begin_s + self._run_s(middle) >= now_s:
-                high = middle
-            else:
-                low = middle + 1
+        low = steptime.steps_by(self._run_s, self._run_steps, now_s - self._begin_s)
         if low < self._run_steps:
             self._run_steps = low
             self._end_s = self._begin_s + self._run_s(low)
