@@ -15,11 +15,12 @@ from planner.profile.words import Words
 from ppd.core.cells import CONTEXT_TOKENS, QPS_LEVELS, SHAPES, Cell, Context, Ratio
 
 SUSTAINED = 0.7  # of the capacity: where the lowest level is measured if the cluster serves less than it
-_DECODE_TOKENS = 64
+_DECODE_TOKENS = 32
 _PREFILL_TOKENS = 512
-_PREFILLS = 8
+_PREFILLS = 4
 _STREAMS = (4, 8, 16, 32, 64, 128, 256)
 _GAIN = 1.2  # more streams are tried for as long as they bring so much
+_LONG_BURST_S = 4.0  # and a burst is shorter than this: a slow cluster must not spend its budget here
 _DEADLINE_S = 60.0
 WINDOW_S = 10.0  # as in the paper
 _LEAST_WINDOW_S = 3.0
@@ -36,10 +37,13 @@ async def measure(frontend: Frontend, words: Words) -> Speeds:
     """Bursts of more and more short prompts, and one of long ones. Raises ProfileError."""
     best, step_ms, streams = 0.0, 0.0, 0
     for n in _STREAMS:
-        speed, slowest_ms = await _decode_burst(frontend, words, n)
+        slowest_ms = max(tpot for tpot, _ in await _burst(frontend, words, n, 32, _DECODE_TOKENS))
+        speed = 1e3 * n / slowest_ms
         if speed < best * _GAIN:
             break
         best, step_ms, streams = speed, slowest_ms, n
+        if _DECODE_TOKENS * slowest_ms / 1e3 > _LONG_BURST_S:
+            break
     return Speeds(
         prefill_tokens_per_s=await _prefill_burst(frontend, words),
         decode_tokens_per_s=best,
@@ -61,13 +65,6 @@ async def _burst(frontend: Frontend, words: Words, n: int, n_in: int, n_out: int
         return list(await asyncio.gather(*(one() for _ in range(n))))
     except TurnError as error:
         raise ProfileError(f"a burst of {n} prompts of {n_in} tokens failed: {error}") from error
-
-
-async def _decode_burst(frontend: Frontend, words: Words, n: int) -> tuple[float, float]:
-    began_s = time.monotonic()
-    found = await _burst(frontend, words, n, 32, _DECODE_TOKENS)
-    seconds = time.monotonic() - began_s
-    return n * _DECODE_TOKENS / seconds, max(tpot for tpot, _ in found)
 
 
 async def _prefill_burst(frontend: Frontend, words: Words) -> float:

@@ -37,13 +37,10 @@ def main(argv: list[str]) -> int:
     url = settings.frontend or _local_frontend()
     try:
         journal = _journal(settings)
-        stopped = False
-        if not settings.report_only:
-            stopped = not _measure(settings, url, journal, console)
-        snapshot = _write(settings.out, journal, console)
-        if stopped:
-            console.print("stopped; the same command goes on from here")
+        if not settings.report_only and not _measure(settings, url, journal, console):
+            console.print(f"stopped after {len(journal.points)} points; the same command goes on from here")
             return 130
+        snapshot = _write(settings.out, journal, console)
         if settings.publish:
             _publish(settings, url, snapshot, console)
     except (ProfileError, AskError, OSError) as error:
