@@ -3,14 +3,18 @@
 # BASE is any image with Python 3.11 and venv. deploy/compose/site/ may hold what your network needs: see its README.
 ARG BASE=python:3.11.13-slim-bookworm
 
+# In a stage of its own, so that what is installed below is installed again only where this list changes.
+FROM ${BASE} AS requirements
+COPY pyproject.toml deploy/compose/images/requirements /src/
+RUN python3 /src/requirements /src/pyproject.toml > /requirements.txt
+
 FROM ${BASE} AS dependencies
 COPY deploy/compose/site/ /site/
 RUN cat /site/*.crt >> /etc/ssl/certs/ca-certificates.crt 2>/dev/null; python3 -m venv /opt/ppd
 ENV PIP_CONFIG_FILE=/site/pip.conf PIP_FIND_LINKS=/site PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
     PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-COPY pyproject.toml deploy/compose/images/requirements /src/
-RUN python3 /src/requirements /src/pyproject.toml > /src/requirements.txt \
- && /opt/ppd/bin/pip install -r /src/requirements.txt
+COPY --from=requirements /requirements.txt /
+RUN /opt/ppd/bin/pip install -r /requirements.txt
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="ppd" \

@@ -1,15 +1,19 @@
 # One worker with a GPU: the official vLLM image plus this project. The context is the repository's root.
 ARG BASE=vllm/vllm-openai:v0.32.0
 
+# In a stage of its own, so that what is installed below is installed again only where this list changes.
+FROM ${BASE} AS requirements
+COPY pyproject.toml deploy/compose/images/requirements /src/
+RUN python3 /src/requirements /src/pyproject.toml engine-gpu > /requirements.txt
+
 # What the image lacks goes into an environment on top of its own packages; vLLM stays the image's.
 FROM ${BASE} AS dependencies
 COPY deploy/compose/site/ /site/
 RUN cat /site/*.crt >> /etc/ssl/certs/ca-certificates.crt 2>/dev/null; python3 -m venv --system-site-packages /opt/ppd
 ENV PIP_CONFIG_FILE=/site/pip.conf PIP_FIND_LINKS=/site PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
     PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-COPY pyproject.toml deploy/compose/images/requirements /src/
-RUN python3 /src/requirements /src/pyproject.toml engine-gpu > /src/requirements.txt \
- && /opt/ppd/bin/pip install -r /src/requirements.txt
+COPY --from=requirements /requirements.txt /
+RUN /opt/ppd/bin/pip install -r /requirements.txt
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="ppd-gpu" \
