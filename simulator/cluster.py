@@ -26,6 +26,7 @@ class ClusterSpec:
     workers: tuple[WorkerSpec, ...]
     link: Link
     request_s: float = 0.0  # HTTP, tokenizing and detokenizing: of each request, whatever its path
+    crowd_s: float = 0.0  # and this much longer for each turn that is under way: one process relays them all
     handoff_s: float = 0.0  # between P's answer and D's admission
     client_limit: int = 0  # conversations that clients hold at once; 0 = any number
     timeout_s: float = inf  # of a turn
@@ -177,7 +178,7 @@ class Cluster:
         job.sent_s = self.now_s
         self._asked[job.conversation.id] = job
         job.route = self.router.route(job, self)
-        self.at(self.now_s + self.spec.request_s, self._enter, job)
+        self.at(self.now_s + self.spec.request_s + self.spec.crowd_s * len(self._asked), self._enter, job)
 
     def _over(self, conversation: Conversation) -> None:
         self._open -= 1

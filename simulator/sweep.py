@@ -34,16 +34,17 @@ class Constants(msgspec.Struct, frozen=True):
     Fitted by `simulator.calibrate` on a part of the sweep.
     """
 
-    request_ms: float = 21.8  # HTTP, proxy and tokenizer, of each request
+    request_ms: float = 19.2  # HTTP, proxy and tokenizer, of each request
+    crowd_ms: float = 0.2  # and for each turn under way, since one process relays them all
     step_ms: float = 1.51  # scheduling one step
     seq_ms: float = 0.036  # a sequence in a step
-    prefill_ms: float = 0.83  # a step with prefill leaves the CUDA graph
-    prefill_scale: float = 2.26  # what prefill adds to a step, by the kernel tables' figure
-    sender_ms: float = 37.5  # hand-offs leave P one after another
-    receiver_ms: float = 15.0  # and enter D so
+    prefill_ms: float = 0.71  # a step with prefill leaves the CUDA graph
+    prefill_scale: float = 2.05  # what prefill adds to a step, by the kernel tables' figure
+    sender_ms: float = 38.0  # hand-offs leave P one after another
+    receiver_ms: float = 16.2  # and enter D so
     receive_ms: float = 7.1  # and hold up the step of D that takes them in
     link_gb_s: float = 25.0
-    stray: float = 0.28  # of the turns meant to be D-local, those that went over P all the same
+    stray: float = 0.26  # of the turns meant to be D-local, those that went over P all the same
 
 
 def keys() -> list[Key]:
@@ -83,6 +84,7 @@ def cluster_spec(
             receiver_s=constants.receiver_ms * 1e-3,
         ),
         request_s=constants.request_ms * 1e-3,
+        crowd_s=constants.crowd_ms * 1e-3,
         client_limit=client_limit,
     )
 
