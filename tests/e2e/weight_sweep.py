@@ -9,8 +9,7 @@ import aiohttp
 
 from planner.profile.words import Words
 
-WEIGHTS = (0.0, 0.5, 2.0, 8.0, 64.0)  # of TPOT, against 1 for TTFT
-RATE = 0.3  # conversations a second
+WEIGHTS = (0.0, 1.0, 4.0, 16.0, 256.0)  # of TPOT, against 1 for TTFT
 _TURNS = 7
 _ANSWER_TOKENS = 24
 _QUESTION_TOKENS = (16, 60, 200)
@@ -22,10 +21,11 @@ def slo_class(weight: float) -> str:
 
 
 class Sweep:
-    """Conversations over `url`; `routes` counts later turns by weight and route."""
+    """Conversations over `url`, `rate` a second; `routes` counts later turns by weight and route."""
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, url: str, model: str, rate: float) -> None:
         self._url = url
+        self._rate = rate
         self._model = model
         self._rng = random.Random(7)
         self._words = Words(self._rng, fixed=5.0)
@@ -40,7 +40,7 @@ class Sweep:
             while time.monotonic() < until_s:
                 group.create_task(self._chat(http, number))
                 number += 1
-                await asyncio.sleep(self._rng.expovariate(RATE))
+                await asyncio.sleep(self._rng.expovariate(self._rate))
 
     async def _chat(self, http: aiohttp.ClientSession, number: int) -> None:
         system, user = self._words.opening(128)
