@@ -3,6 +3,7 @@
 Written against the NIXL pull connector of the versions in SUPPORTED; `mismatch()` is asked at start.
 """
 
+import os
 import time
 from typing import Any
 
@@ -188,6 +189,13 @@ class ReportingScheduler(NixlPullConnectorScheduler):
 
 class TracingWorker(NixlPullConnectorWorker):
     """A rank's half: follows each pull from the hand-off's start to its completion."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # On CPUs vLLM's own moves this process to the last core of each NUMA node, out of the cores that it
+        # was given: all engines of a host would then compute on that one core.
+        cores = os.sched_getaffinity(0)
+        super().__init__(*args, **kwargs)
+        os.sched_setaffinity(0, cores)
 
     def follow_in(self, book: TransferBook) -> None:
         self._book = book
