@@ -2,9 +2,10 @@
 
 import logging
 
-from ppd.core.decision import Weights
+from ppd.core.decision import DEFAULT_SLO, Weights
 from ppd.core.names import table_key
 from ppd.core.records import BadRecordError, TableSnapshot, decode
+from ppd.core.score import slo_classes
 from ppd.core.table import Table, TableError
 
 _MAX_TABLES = 256
@@ -43,9 +44,9 @@ class Tables:
         return self._tables.get(table_key(model, placement))
 
     def weights(self, table: Table | None, slo: str) -> Weights:
-        """A class's weights from the table that serves; balanced where it does not name the class."""
-        pair = table.snapshot.weights.get(slo) if table is not None else None
-        return Weights(*pair) if pair else Weights()
+        """A class's weights: the table's, else the built-in ones; balanced where nobody knows the class."""
+        classes = slo_classes(table.snapshot.weights if table is not None else {})
+        return classes.get(slo) or classes[DEFAULT_SLO]
 
     def all(self) -> dict[str, Table]:
         return dict(self._tables)

@@ -38,7 +38,7 @@ def refusal(error: Exception) -> ServiceError:
         case ConflictError():
             return ServiceError("409", str(error))
         case nats.errors.Error() | TimeoutError():
-            return ServiceError("503", f"JetStream: {error or type(error).__name__}")
+            return ServiceError("503", f"JetStream: {str(error) or type(error).__name__}")
     return ServiceError("500", type(error).__name__)
 
 

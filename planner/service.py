@@ -135,7 +135,7 @@ class Planner:
                 try:
                     await term.run(self._no_trouble)
                 except (nats.errors.Error, TimeoutError) as error:
-                    self._trouble = f"JetStream: {error or type(error).__name__}"
+                    self._trouble = f"JetStream: {str(error) or type(error).__name__}"
                     self._log.warning("the term is interrupted: %s", self._trouble)
                 except FencedError as error:
                     self._log.error("giving way: %s", error)

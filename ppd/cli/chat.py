@@ -159,7 +159,7 @@ def _talk(url: str, model: str, settings: ChatSettings) -> int:
             messages.pop()
             continue
         except (ChatError, aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
-            print(f"\nppd chat: {error or type(error).__name__}", file=sys.stderr)
+            print(f"\nppd chat: {str(error) or type(error).__name__}", file=sys.stderr)
             messages.pop()
             failed = True
             continue
@@ -179,7 +179,7 @@ def main(argv: list[str]) -> int:
     try:
         model = settings.model or asyncio.run(_first_model(url))
     except (ChatError, aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
-        print(f"ppd chat: {url}: {error or type(error).__name__}", file=sys.stderr)
+        print(f"ppd chat: {url}: {str(error) or type(error).__name__}", file=sys.stderr)
         return 1
     print(f"{model} at {url}; an empty line ends the chat\n")
     return _talk(url, model, settings)

@@ -94,7 +94,7 @@ class Bus:
             self._log.warning(text, *args)
 
     async def _on_error(self, error: Exception) -> None:
-        self._say("NATS: %s", error or type(error).__name__)
+        self._say("NATS: %s", str(error) or type(error).__name__)
 
     async def _on_disconnected(self) -> None:
         self._log.warning("NATS is away; serving goes on with what is known")

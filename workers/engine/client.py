@@ -63,7 +63,7 @@ class EngineClient:
             async with self._session.request(method, self.url + path, timeout=timeout, **rest) as reply:
                 text = await reply.text()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise EngineError(f"{self.url}{path}: {error or type(error).__name__}") from error
+            raise EngineError(f"{self.url}{path}: {str(error) or type(error).__name__}") from error
         if reply.status != 200:
             raise EngineError(f"{self.url}{path}: HTTP {reply.status}: {text[:300]}")
         return text

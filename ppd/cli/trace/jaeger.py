@@ -104,7 +104,7 @@ class Jaeger:
                 raw = await response.read()
                 status = response.status
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise JaegerError(f"{self._url} cannot be asked: {error or type(error).__name__}") from error
+            raise JaegerError(f"{self._url} cannot be asked: {str(error) or type(error).__name__}") from error
         if status == 404:
             return []
         try:

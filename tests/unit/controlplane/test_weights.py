@@ -1,0 +1,42 @@
+"""Which weights a request's SLO class stands for."""
+
+import logging
+
+import pytest
+
+from controlplane.tables import Tables
+from ppd.core import seeds
+from ppd.core.names import table_key
+from ppd.core.placement import parse_placement
+from ppd.core.records import encode
+from ppd.core.score import SLO_CLASSES, Weights
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def tables() -> Tables:
+    snapshot = seeds.nearest(parse_placement("1P3D"), "m", 1)
+    snapshot.weights = {"batch": (1.0, 9.0), "nightly": (0.0, 1.0)}
+    held = Tables(logging.getLogger("test"))
+    held.update(table_key(snapshot.model, snapshot.placement), encode(snapshot))
+    return held
+
+
+@pytest.mark.parametrize(
+    ("slo", "expected"),
+    [
+        ("batch", Weights(1.0, 9.0)),  # the table's word wins over the built-in one
+        ("nightly", Weights(0.0, 1.0)),
+        ("interactive", SLO_CLASSES["interactive"]),
+        ("", SLO_CLASSES["balanced"]),
+        ("unheard-of", SLO_CLASSES["balanced"]),
+    ],
+)
+def test_of_a_table(tables: Tables, slo: str, expected: Weights) -> None:
+    assert tables.weights(tables.table("m", "1P3D"), slo) == expected
+
+
+def test_without_a_table_the_built_in_classes_count(tables: Tables) -> None:
+    assert tables.weights(None, "batch") == SLO_CLASSES["batch"]
+    assert SLO_CLASSES["batch"] != SLO_CLASSES["balanced"]
