@@ -12,7 +12,12 @@ from ppd.core.names import KV_TRACEPARENT, SPAN_KV_TRANSFER
 from tests.support.kv_engines import Client, Pair, metric, new_traceparent, pair
 from tests.support.otlp import ERROR, OtlpSink
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 LEASE_S, HOLD_S = 30, 15
 
@@ -39,7 +44,6 @@ async def client(engines: Pair) -> AsyncIterator[Client]:
     await client.close()
 
 
-@pytest.mark.slow
 async def test_nothing_leaks_when_a_third_is_cancelled(engines: Pair, client: Client) -> None:
     """300 turns, a third of them cut at a random moment, some held, some pulled back."""
     dice = random.Random(7)

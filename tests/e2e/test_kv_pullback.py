@@ -12,7 +12,12 @@ from ppd.core.names import SPAN_KV_TRANSFER
 from tests.support.kv_engines import Client, Pair, Turn, metric, pair
 from tests.support.otlp import OtlpSink
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 CHATS, TURNS, ANSWER_TOKENS = 20, 4, 8
 HOLD_S = 60  # vLLM declines a read in the last 5 s of it
@@ -73,7 +78,6 @@ async def _chats(one_turn: Callable[[int, int, list], Awaitable[str]]) -> list[l
     return list(await asyncio.gather(*(chat(number) for number in range(CHATS))))
 
 
-@pytest.mark.slow
 async def test_all_paths_give_the_same_greedy_text(engines: Pair, client: Client, sink: OtlpSink) -> None:
     async def plain(chat: int, turn: int, messages: list) -> str:
         return (await client.turn(messages, ANSWER_TOKENS)).text
