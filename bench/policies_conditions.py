@@ -210,7 +210,7 @@ def conditions(mooncake_trace: FilePath | None) -> list[Condition]:
                 "a real hour of chats",
                 "2P2D",
                 fleet("2P2D"),
-                trace(mooncake_trace, 6.0),
+                trace(mooncake_trace, 2.5),
                 1500,
                 25,
             )
