@@ -17,6 +17,7 @@ from ppd.runtime.bus import CALL_DEADLINE_S, Bus
 
 HISTORY = 32
 MAX_TABLES = 256
+_HISTORY_TRIES = 5
 _MAX_TABLE_BYTES = 512 * 1024  # of one value: NATS takes 1 MiB
 
 
@@ -183,10 +184,17 @@ class Tables:
 
     async def history(self, key: str) -> list[TableSnapshot]:
         """The good versions that are kept, oldest first."""
-        try:
-            entries = await asyncio.wait_for(self._open_kv.history(key), 2 * CALL_DEADLINE_S)
-        except NoKeysError:
-            return []
+        entries: list[KeyValue.Entry] = []
+        # nats-py ends a history before its first entry where the server was quicker than the client: ask
+        # again until the newest entry is in it.
+        for _ in range(_HISTORY_TRIES):
+            try:
+                newest = await asyncio.wait_for(self._open_kv.get(key), CALL_DEADLINE_S)
+                entries = await asyncio.wait_for(self._open_kv.history(key), 2 * CALL_DEADLINE_S)
+            except (NoKeysError, KeyNotFoundError):
+                continue
+            if (entries[-1].revision or 0) >= (newest.revision or 0):
+                break
         good = []
         for entry in entries:
             try:
