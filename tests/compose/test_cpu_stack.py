@@ -26,7 +26,7 @@ def test_real_engines_come_up(cpu: Stack) -> None:
     until("both engines serve", cpu.ready, 900)
     _, health = get(f"{cpu.url}/health")
     assert health["models"][MODEL]["placement"] == "1P1D"
-    assert all(map(cpu.healthy, ["p0", "d0", "frontend"]))
+    until("their containers are healthy", lambda: all(map(cpu.healthy, ["p0", "d0", "frontend"])))
 
 
 def test_a_chat_moves_its_kv_between_the_containers(cpu: Stack) -> None:

@@ -75,7 +75,7 @@ CPU_MODEL = """\
   models:
     image: *image
     build: *build
-    environment: *env
+    environment: {XDG_CACHE_HOME: /models}
     restart: "no"
     network_mode: none
     cap_drop: [ALL]
