@@ -115,25 +115,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", action="store_true", help="also on real engines")
     parser.add_argument("--turns", type=int, default=60, help="turns in each run on engines")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    parser.add_argument("--repeat", type=int, default=2, help="how often each run is made, in turn")
     arguments = parser.parse_args()
     own = own_code()
-    report: dict[str, object] = {"own_code_us": own}
-    if arguments.engines:
-        for traced in (False, True, True, False):
-            with tempfile.TemporaryDirectory() as folder:
-                key = f"engines, tracing {'on' if traced else 'off'}"
-                runs = report.setdefault(key, [])
-                assert isinstance(runs, list)
-                runs.append(asyncio.run(on_engines(arguments.turns, traced, Path(folder))))
-    if arguments.json:
-        print(json.dumps(report))
-        return
     for what, (median, spread) in own.items():
-        print(f"{median:9.2f} us (spread {spread:.2f})  {what}")
-    for key, runs in report.items():
-        if key.startswith("engines"):
-            print(key, json.dumps(runs))
+        print(f"{median:9.2f} us (spread {spread:.2f})  {what}", flush=True)
+    if not arguments.engines:
+        return
+    for _ in range(arguments.repeat):
+        for traced in (False, True):
+            with tempfile.TemporaryDirectory() as folder:
+                found = asyncio.run(on_engines(arguments.turns, traced, Path(folder)))
+            print(f"engines, tracing {'on ' if traced else 'off'}", json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
