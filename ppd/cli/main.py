@@ -28,6 +28,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("table", "ppd.cli.table", "see, tune and undo the PPD table"),
         Command("profile", "ppd.cli.profile", "measure the PPD table on a live cluster"),
         Command("compose", "ppd.cli.compose", "write the compose file of a placement's engines"),
+        Command("key", "ppd.cli.key", "API keys of the frontend: new, list, revoke"),
         Command("trace", "ppd.cli.trace", "draw a turn's trace from Jaeger: where its time went"),
     ),
     "Without a cluster": (Command("bench", "bench.main", "the paper's figures and the policies, simulated"),),
