@@ -77,8 +77,19 @@ class Engines:
         self._log.warning("%s: %s", worker.name, error)
         return EngineFailedError(worker, error.kind, str(error))
 
-    async def prefill(self, worker: Worker, path: bytes, headers: bytes, body: bytes) -> Prefilled:
+    async def prefill(
+        self, worker: Worker, path: bytes, headers: bytes, body: bytes, request_id: str
+    ) -> Prefilled:
         """The hop through P. Raises EngineFailedError or ApiError."""
+        try:
+            return await self._prefill(worker, path, headers, body)
+        except (asyncio.CancelledError, EngineFailedError):
+            # P may have finished just now: nobody knows its blocks then, and they would wait for their lease.
+            if worker.record.releases:
+                self._start_release(worker, handoff.unwanted_body(request_id))
+            raise
+
+    async def _prefill(self, worker: Worker, path: bytes, headers: bytes, body: bytes) -> Prefilled:
         connection = await self.send(worker, path, headers, body, self._settings.prefill_s)
         try:
             answer = await connection.read_all(self._settings.max_answer_bytes)
@@ -92,18 +103,20 @@ class Engines:
 
     def release(self, decode: Worker, prefilled: Prefilled) -> None:
         """Have P's blocks freed, in the background, after a turn that died before D was asked for it."""
-        if prefilled.kv is None:
-            return
+        if prefilled.kv is not None:
+            self._start_release(decode, handoff.release_body(prefilled.kv))
+
+    def _start_release(self, worker: Worker, body: bytes) -> None:
         if len(self._releases) >= _MAX_RELEASES:
             metrics.RELEASED.labels("skipped").inc()
             return
-        task = asyncio.create_task(self._release(decode, handoff.release_body(prefilled.kv)))
+        task = asyncio.create_task(self._release(worker, body))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
-    async def _release(self, decode: Worker, body: bytes) -> None:
+    async def _release(self, worker: Worker, body: bytes) -> None:
         try:
-            connection = await decode.pool.post(b"/v1/chat/completions", b"", body, _RELEASE_S, _RELEASE_S)
+            connection = await worker.pool.post(b"/v1/chat/completions", b"", body, _RELEASE_S, _RELEASE_S)
         except UpstreamError:
             metrics.RELEASED.labels("failed").inc()
             return

@@ -8,10 +8,10 @@ from controlplane import body as bodies
 from controlplane.body import Fields
 from controlplane.errors import ApiError
 from controlplane.parse import Request
-from ppd.core.names import KV_HOLD, KV_REQUEST_ID, KV_TRACEPARENT
+from ppd.core.names import KV_HOLD, KV_RELEASE, KV_REQUEST_ID, KV_TRACEPARENT
 
 _ONE = msgspec.Raw(b"1")
-_FOR_PREFILL = msgspec.Raw(b'{"do_remote_decode":true,"do_remote_prefill":false}')
+_FOR_PREFILL = '{"do_remote_decode":true,"do_remote_prefill":false,"%s":"%s"}'
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _USAGE_ON = msgspec.Raw(b'{"include_usage":true}')
 _FREE_MODEL = "released-before-decode"
@@ -74,7 +74,9 @@ def prefill_body(
     if "min_tokens" in fields:
         fields["min_tokens"] = _capped(fields["min_tokens"])
     fields["kv_transfer_params"] = (
-        bodies.raw({**pullback, **_about_turn(traceparent, request_id)}) if pullback else _FOR_PREFILL
+        bodies.raw({**pullback, **_about_turn(traceparent, request_id)})
+        if pullback
+        else msgspec.Raw((_FOR_PREFILL % (KV_REQUEST_ID, request_id)).encode())
     )
     return bodies.join(fields)
 
@@ -139,8 +141,8 @@ def _with_usage(options: msgspec.Raw | None) -> msgspec.Raw:
 
 
 def release_body(kv: dict[str, Any]) -> bytes:
-    """A request that D must refuse before it admits it (its model does not exist): vLLM's D then tells P to
-    free the blocks that `kv` names. P itself has no call for that once its part is finished."""
+    """A request that an engine must refuse before it admits it (its model does not exist): vLLM then hands
+    `kv` to its connector. That of a D tells P to free the blocks that `kv` names."""
     fields = {
         "model": _FREE_MODEL,
         "messages": [{"role": "user", "content": "."}],
@@ -148,3 +150,8 @@ def release_body(kv: dict[str, Any]) -> bytes:
         "kv_transfer_params": kv,
     }
     return msgspec.json.encode(fields)
+
+
+def unwanted_body(request_id: str) -> bytes:
+    """For a P that `releases`: the blocks of this turn's prefill, be it finished or not, are not wanted."""
+    return release_body({"do_remote_prefill": True, KV_RELEASE: request_id})

@@ -76,7 +76,7 @@ class Legs:
                 body = handoff.prefill_body(turn.request, held, parent, turn.request_id)
                 try:
                     prefilled = await self._engines.prefill(
-                        worker, turn.engine_path, turn.engine_headers(span, "-p"), body
+                        worker, turn.engine_path, turn.engine_headers(span, "-p"), body, turn.request_id
                     )
                 except EngineFailedError as error:
                     span.set_attribute("ppd.error", str(error))

@@ -47,6 +47,7 @@ class Agent:
         self._bus = bus
         self._reports = reports
         self._log = logger
+        self._served = False
         self._draining = asyncio.Event()
         self._ending = asyncio.Event()
 
@@ -57,7 +58,8 @@ class Agent:
         self._draining.set()
 
     async def run(self) -> None:
-        """Return when the engine is stopped for good."""
+        """Return when the engine is stopped for good. Raises EngineError if none ever served: what a first
+        engine lacks, a second would lack too."""
         serving = asyncio.create_task(self._incarnations())
         ending = asyncio.create_task(self._ending.wait())
         try:
@@ -80,6 +82,8 @@ class Agent:
                 self._registration.set(None)
                 if self._draining.is_set():
                     return
+                if not self._served:
+                    raise
                 self._log.error("%s", error)
             if time.monotonic() - began_s > _STABLE_S:
                 waits = backoff_s()
@@ -102,6 +106,7 @@ class Agent:
                 self._settings.namespace, record.worker_id, engine, self._bus, self._reports, health.saw
             )
             service = Service(record, engine, process, self._registration, self._log)
+            self._served = True
             await service.run(health, load, self._draining, self._settings.drain_s)
         finally:
             if process is not None:

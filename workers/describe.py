@@ -74,3 +74,4 @@ def _add_connector(record: WorkerRecord, facts: ConnectorFacts) -> None:
     record.tensor_parallel = facts.tensor_parallel
     record.max_batch_tokens = facts.max_batch_tokens
     record.bidirectional = facts.bidirectional
+    record.releases = facts.releases

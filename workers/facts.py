@@ -24,6 +24,7 @@ class ConnectorFacts(msgspec.Struct, kw_only=True):
     tensor_parallel: int
     max_batch_tokens: int
     bidirectional: bool
+    releases: bool = False  # frees a prefill's blocks by the turn's id
     compatibility: str = ""  # vLLM's own hash of what two engines must agree on
 
 

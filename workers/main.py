@@ -22,7 +22,7 @@ from workers.settings import WorkerSettings
 
 
 async def run(settings: WorkerSettings) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code: 0, or 1 where the run folder cannot be used."""
+    """Serve until SIGTERM or SIGINT; the exit code: 0, or 1 where the first engine cannot be had."""
     logger = logs.setup(f"worker {settings.name}", settings.log_level, settings.log_json)
     with tempfile.TemporaryDirectory(prefix="ppd-worker-") as temporary:
         try:

@@ -136,6 +136,7 @@ def table_key(model: str, placement: str) -> str:
 # --- fields of kv_transfer_params beside vLLM's own -----------------------------------------------
 KV_TRACEPARENT = "traceparent"  # to the engine that pulls: the span under which its transfer belongs
 KV_REQUEST_ID = "ppd_request_id"  # to the engine that pulls or holds: comes back in KvMoved and KvHeld
+KV_RELEASE = "ppd_release"  # to a prefill engine, alone: this turn's blocks will not be asked for
 KV_HOLD = "ppd_hold"  # to a decode engine: keep this turn's KV for a pull-back
 
 # --- HTTP -----------------------------------------------------------------------------------------
@@ -147,6 +148,8 @@ H_REQUEST_ID = "x-request-id"
 H_TRACE_ID = "x-trace-id"
 H_SESSION = "x-session-id"
 H_SLO = "x-slo-class"
+H_ADMIN = "x-ppd-admin-key"
+H_FORCE = "x-ppd-force-route"  # with the admin key: the path of one turn
 
 # --- spans ----------------------------------------------------------------------------------------
 SPAN_ROUTE = "ppd.route"

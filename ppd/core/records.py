@@ -55,6 +55,7 @@ class WorkerRecord(Record):
     kv_layout: str = ""
     kv_compatibility: str = ""  # vLLM's own hash: model path, attention backend, NIXL protocol, ...
     bidirectional: bool = False  # pull-back (D->P) is switched on
+    releases: bool = False  # a prefill engine that frees a turn's blocks when it is told of the turn's end
     hardware: str = ""
     model_path: str = ""  # the model's folder on the worker's host, if it is one
     started_unix_s: float = 0.0

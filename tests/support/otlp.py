@@ -16,6 +16,7 @@ class SeenSpan:
     service: str
     name: str
     trace_id: str
+    span_id: str
     parent_id: str
     attributes: dict[str, Any]
     status: int
@@ -81,6 +82,7 @@ def _seen(service: str, span: Any) -> SeenSpan:
         service,
         span.name,
         span.trace_id.hex(),
+        span.span_id.hex(),
         span.parent_span_id.hex(),
         attributes,
         span.status.code,

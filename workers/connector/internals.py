@@ -19,7 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import (
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 
-from ppd.core.names import KV_HOLD, KV_REQUEST_ID
+from ppd.core.names import KV_HOLD, KV_RELEASE, KV_REQUEST_ID
 from ppd.core.records import KvHeld
 from workers.connector.fingerprint import mark, matching_prefix
 from workers.connector.reporter import Reporter
@@ -81,12 +81,27 @@ class ReportingScheduler(NixlPullConnectorScheduler):
         self._worker_id = worker_id
         self._unfinished: dict[str, Any] = {}
         self._users: dict[tuple[Any, Any], str] = {}  # of remote blocks: single use
+        self._prefills: dict[str, str] = {}  # the turns prefilled here of late: vLLM's id by the turn's
+        self._unwanted: set[str] = set()  # of the unfinished
         self._queue_said = 0
         self._queue_said_s = 0.0
 
     def on_new_request(self, request: Any) -> None:
         super().on_new_request(request)
         self._unfinished[request.request_id] = request
+        params = request.kv_transfer_params or {}
+        if params.get("do_remote_decode") and (turn := params.get(KV_REQUEST_ID)):
+            self._prefills[str(turn)] = request.request_id
+            if len(self._prefills) > _REMEMBERED:
+                del self._prefills[next(iter(self._prefills))]
+
+    def _release(self, turn: str) -> None:
+        """Nobody will read what was prefilled for this turn: free it now, or when it is finished."""
+        request_id = self._prefills.pop(turn, "")
+        if request_id in self._unfinished:
+            self._unwanted.add(request_id)
+        elif request_id:
+            self._reqs_need_send[request_id] = 0.0  # its lease is over; workers pass over what was read
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
         params = request.kv_transfer_params
@@ -159,6 +174,13 @@ class ReportingScheduler(NixlPullConnectorScheduler):
         if not self._unfinished:
             self._say_queue(time.monotonic())
         params = request.kv_transfer_params
+        if params and KV_RELEASE in params:  # vLLM made this request of one that was refused
+            self._release(str(params[KV_RELEASE]))
+            return False, None
+        if request.request_id in self._unwanted:
+            self._unwanted.discard(request.request_id)
+            self._reqs_not_processed.add(request.request_id)
+            return False, None
         decodes = bool(params) and not params.get("do_remote_decode") and not params.get("do_remote_prefill")
         if decodes and not params.get(KV_HOLD):
             self._stop_heartbeat(request.request_id)

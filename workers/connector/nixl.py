@@ -79,6 +79,7 @@ class NixlConnector(NixlPullConnector):
                 tensor_parallel=self._config.parallel_config.tensor_parallel_size,
                 max_batch_tokens=self._config.scheduler_config.max_num_batched_tokens,
                 bidirectional=bool(scheduler.is_bidirectional_kv_xfer_enabled),
+                releases=isinstance(scheduler, ReportingScheduler),
                 **registered_kv(metadata),
             )
             write_facts(self._run_dir, facts)

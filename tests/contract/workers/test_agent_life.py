@@ -73,7 +73,8 @@ async def test_a_hung_engine_is_replaced(worker) -> None:
 async def test_an_engine_that_cannot_start_says_why(worker) -> None:
     agent = worker("d0", "--role", "decode", "--", "--no-such-flag")
     await agent.says(r"ended with 2 before it was ready:\n(.*\n)*.*--no-such-flag")
-    assert agent.process.poll() is None
+    assert await agent.exit_code() == 1
+    await agent.gone()
 
 
 async def test_etcd_outage_disturbs_nothing_and_heals(worker, etcd_server) -> None:

@@ -127,6 +127,45 @@ def test_queued_tokens_are_those_not_computed_yet() -> None:
     assert [report.tokens for report in scheduler._reporter.got] == [70]
 
 
+def _finish(scheduler: ReportingScheduler, request: Any) -> tuple[bool, Any]:
+    return scheduler.request_finished(request, ([1],))
+
+
+@pytest.fixture
+def prefiller(monkeypatch: pytest.MonkeyPatch) -> ReportingScheduler:
+    """A prefill engine's scheduler, whose base leases the blocks of whatever finishes."""
+    base = internals.NixlPullConnectorScheduler
+    monkeypatch.setattr(base, "on_new_request", lambda *_: None)
+    monkeypatch.setattr(base, "request_finished", lambda *_: (True, None))
+    scheduler = _scheduler()
+    scheduler._reqs_need_send, scheduler._reqs_not_processed = {}, set()
+    scheduler.on_new_request(_request({"do_remote_decode": True, "ppd_request_id": "turn"}, "v1"))
+    return scheduler
+
+
+RELEASE = {"do_remote_prefill": True, "ppd_release": "turn"}
+
+
+def test_a_finished_prefill_that_is_not_wanted_has_its_lease_ended(prefiller: ReportingScheduler) -> None:
+    assert _finish(prefiller, _request({"do_remote_decode": True}, "v1")) == (True, None)
+    for number in range(2):  # asked twice, it is done once
+        assert _finish(prefiller, _request(dict(RELEASE), f"r{number}")) == (False, None)
+        assert prefiller._reqs_need_send == {"v1": 0.0}
+
+
+def test_a_running_prefill_that_is_not_wanted_leaves_no_lease(prefiller: ReportingScheduler) -> None:
+    assert _finish(prefiller, _request(dict(RELEASE), "r")) == (False, None)
+    assert _finish(prefiller, _request({"do_remote_decode": True}, "v1")) == (False, None)
+    assert prefiller._reqs_need_send == {}
+    assert prefiller._reqs_not_processed == {"v1"}
+
+
+def test_the_word_of_a_turn_that_was_not_prefilled_here_is_nothing(prefiller: ReportingScheduler) -> None:
+    assert _finish(prefiller, _request({**RELEASE, "ppd_release": "other"}, "r")) == (False, None)
+    assert _finish(prefiller, _request({"do_remote_decode": True}, "v1")) == (True, None)
+    assert prefiller._reqs_need_send == {}
+
+
 def test_failure_causes_reach_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[Transfer] = []
     worker = object.__new__(TracingWorker)

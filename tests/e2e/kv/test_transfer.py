@@ -1,41 +1,16 @@
 """A span for every KV transfer, on real engines: counts, bytes, parents, reports on NATS."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import nats
 import pytest
-import pytest_asyncio
 
 from ppd.core.names import SPAN_KV_TRANSFER, kv_held_subject, kv_moved_subject
 from ppd.core.records import KvHeld, KvMoved, decode
-from tests.support.kv_engines import Client, Pair, metric, pair
+from tests.support.kv_engines import Client, Pair, metric
 from tests.support.otlp import OtlpSink
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="module")]
-
-
-@pytest.fixture(scope="module")
-def sink() -> Iterator[OtlpSink]:
-    sink = OtlpSink()
-    yield sink
-    sink.close()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engines(tmp_path_factory: pytest.TempPathFactory, sink: OtlpSink) -> AsyncIterator[Pair]:
-    folder: Path = tmp_path_factory.mktemp("kv")
-    with pair(folder, "--otlp-endpoint", sink.endpoint, "--hold-s", "20") as engines:
-        await engines.wait({"p0", "d0"})
-        yield engines
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(engines: Pair) -> AsyncIterator[Client]:
-    client = Client(engines)
-    yield client
-    await client.close()
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 class Reports:

@@ -1,52 +1,24 @@
 """The pull-back path on real engines: the same greedy text as the other paths, and KV in both directions."""
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 import pytest
-import pytest_asyncio
 
 from ppd.core.names import SPAN_KV_TRANSFER
-from tests.support.kv_engines import Client, Pair, Turn, metric, pair
+from tests.e2e.kv.conftest import HOLD_S
+from tests.support.kv_engines import Client, Pair, Turn, metric
 from tests.support.otlp import OtlpSink
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.asyncio(loop_scope="module"),
 ]
 
 CHATS, TURNS, ANSWER_TOKENS = 20, 4, 8
-HOLD_S = 60  # vLLM declines a read in the last 5 s of it
 TOPICS = ["rivers", "bread", "the moon", "chess", "rain", "bees", "salt", "music", "iron", "tea"]
-
-
-@pytest.fixture(scope="module")
-def sink() -> Iterator[OtlpSink]:
-    sink = OtlpSink()
-    yield sink
-    sink.close()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engines(tmp_path_factory: pytest.TempPathFactory, sink: OtlpSink) -> AsyncIterator[Pair]:
-    os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # for /reset_prefix_cache
-    # float32, since bfloat16's rounding depends on how a prefill is cut, and may turn a greedy choice.
-    options = ["--dtype", "float32", "--hold-s", str(HOLD_S), "--pullback-min-tokens", "1"]
-    with pair(tmp_path_factory.mktemp("kv"), *options, "--otlp-endpoint", sink.endpoint) as engines:
-        await engines.wait({"p0", "d0"})
-        yield engines
-    del os.environ["VLLM_SERVER_DEV_MODE"]
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(engines: Pair) -> AsyncIterator[Client]:
-    client = Client(engines)
-    yield client
-    await client.close()
 
 
 async def _forget(engines: Pair) -> None:

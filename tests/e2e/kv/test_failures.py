@@ -2,46 +2,22 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
 
 import psutil
 import pytest
-import pytest_asyncio
 
 from ppd.core.names import KV_TRACEPARENT, SPAN_KV_TRANSFER
-from tests.support.kv_engines import Client, Pair, metric, new_traceparent, pair
+from tests.e2e.kv.conftest import HOLD_S
+from tests.support.kv_engines import Client, Pair, metric, new_traceparent
 from tests.support.otlp import ERROR, OtlpSink
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.asyncio(loop_scope="module"),
 ]
 
-LEASE_S, HOLD_S = 30, 15
-
-
-@pytest.fixture(scope="module")
-def sink() -> Iterator[OtlpSink]:
-    sink = OtlpSink()
-    yield sink
-    sink.close()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engines(tmp_path_factory: pytest.TempPathFactory, sink: OtlpSink) -> AsyncIterator[Pair]:
-    options = ["--otlp-endpoint", sink.endpoint, "--hold-s", str(HOLD_S), "--pullback-min-tokens", "1"]
-    with pair(tmp_path_factory.mktemp("kv"), *options) as engines:
-        await engines.wait({"p0", "d0"})
-        yield engines
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(engines: Pair) -> AsyncIterator[Client]:
-    client = Client(engines)
-    yield client
-    await client.close()
+LEASE_S = 30  # of a prefill engine's blocks, by vLLM
 
 
 async def test_nothing_leaks_when_a_third_is_cancelled(engines: Pair, client: Client) -> None:
