@@ -35,19 +35,23 @@ def _keep(holder: _Holder, pullback: Pullback) -> None:
 
 
 class Moved:
-    """One turn's transfers, summed over ranks."""
+    """One turn's transfers: ranks move at the same time, a pull-back and the hand-off after it do not."""
 
-    __slots__ = ("bytes", "error", "seconds")
+    __slots__ = ("_longest_s", "bytes", "error")
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.seconds = 0.0
         self.error = ""
+        self._longest_s: dict[str, float] = {}  # by direction
+
+    @property
+    def seconds(self) -> float:
+        return sum(self._longest_s.values())
 
     def add(self, moved: KvMoved) -> None:
         self.bytes += moved.bytes
-        self.seconds = max(self.seconds, moved.transfer_s)
         self.error = self.error or moved.error
+        self._longest_s[moved.direction] = max(self._longest_s.get(moved.direction, 0.0), moved.transfer_s)
 
 
 class Transfers:
@@ -64,7 +68,7 @@ class Transfers:
 
     def take(self, request_id: str) -> Moved | None:
         """What a turn moved, as far as it is known."""
-        return self._moved.pop(request_id, None)
+        return self._moved.get(request_id)
 
     def closed(self, record: TurnRecord) -> None:
         """A report for it may still come."""
@@ -83,16 +87,14 @@ class Transfers:
         metrics.KV_BYTES.labels("moved").inc(moved.bytes)
         if moved.error:
             metrics.KV_FAILED.labels(moved.direction if moved.direction in ("p-d", "d-p") else "other").inc()
-        record = self._records.get(moved.request_id)
-        if record is not None:
-            record.kv_bytes += moved.bytes
-            record.kv_transfer_ms = max(record.kv_transfer_ms, moved.transfer_s * 1e3)
-            return
         found = self._moved.get(moved.request_id)
         if found is None:
             found = Moved()
             _put(self._moved, moved.request_id, found)
         found.add(moved)
+        record = self._records.get(moved.request_id)
+        if record is not None:
+            record.kv_bytes, record.kv_transfer_ms = found.bytes, found.seconds * 1e3
 
     def on_held(self, held: KvHeld, now_s: float) -> None:
         pullback = Pullback(dict(held.params), 0, held.worker_id, now_s + held.hold_s - _MARGIN_S)

@@ -1,0 +1,93 @@
+"""What the engines report of KV, matched with turns: bytes and seconds, and parameters for a pull-back."""
+
+import logging
+
+import pytest
+
+from controlplane.transfers import Transfers
+from ppd.core.names import Outcome, Path, Reason
+from ppd.core.records import KvHeld, KvMoved, TurnRecord
+from ppd.core.sessions import Mark, Session
+from ppd.runtime.bus import Bus
+
+pytestmark = pytest.mark.unit
+
+AFTER = 77
+
+
+@pytest.fixture
+def transfers() -> Transfers:
+    logger = logging.getLogger("test")
+    return Transfers(Bus(["nats://127.0.0.1:1"], "test", logger), "default", logger)
+
+
+def _moved(direction: str, size_bytes: int, seconds: float, rank: int = 0) -> KvMoved:
+    return KvMoved(
+        request_id="r", worker_id="w", direction=direction, bytes=size_bytes, transfer_s=seconds, rank=rank
+    )
+
+
+def _held(worker: str = "d0-1") -> KvHeld:
+    return KvHeld(request_id="r", worker_id=worker, hold_s=60, params={"remote_block_ids": [[1]]})
+
+
+def _session(after: int = AFTER) -> Session:
+    session = Session("s")
+    session.marks = (Mark(1, after, 1, 10, 20),)
+    session.decode_worker = "d0-1"
+    return session
+
+
+def _record() -> TurnRecord:
+    return TurnRecord(
+        request_id="r",
+        ended_unix_s=0,
+        model="m",
+        placement="1P1D",
+        path=Path.P_D,
+        reason=Reason.FIRST_TURN,
+        outcome=Outcome.OK,
+    )
+
+
+def test_ranks_move_together_and_directions_one_after_the_other(transfers: Transfers) -> None:
+    for report in (_moved("d-p", 10, 0.2), _moved("p-d", 30, 0.5), _moved("p-d", 30, 0.4, rank=1)):
+        transfers.on_moved(report)
+    moved = transfers.take("r")
+    assert moved is not None
+    assert (moved.bytes, moved.seconds) == (70, pytest.approx(0.7))
+
+
+def test_a_late_report_still_counts(transfers: Transfers) -> None:
+    record = _record()
+    transfers.on_moved(_moved("d-p", 10, 0.2))
+    transfers.closed(record)
+    transfers.on_moved(_moved("p-d", 30, 0.5))
+    assert (record.kv_bytes, record.kv_transfer_ms) == (40, pytest.approx(700))
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_held_kv_is_kept_with_its_session_whichever_comes_first(transfers: Transfers, early: bool) -> None:
+    session = _session()
+    if early:
+        transfers.on_held(_held(), 100.0)
+    transfers.expect_hold("r", session, AFTER, "d0-1")
+    if not early:
+        transfers.on_held(_held(), 100.0)
+    assert session.pullback is not None
+    assert (session.pullback.after, session.pullback.decode_worker) == (AFTER, "d0-1")
+    assert 100.0 < session.pullback.expires_s < 160.0  # with a margin
+
+
+def test_held_kv_of_a_session_that_moved_on_is_not_kept(transfers: Transfers) -> None:
+    session = _session(after=AFTER + 1)
+    transfers.expect_hold("r", session, AFTER, "d0-1")
+    transfers.on_held(_held(), 100.0)
+    assert session.pullback is None
+
+
+def test_held_kv_of_another_incarnation_is_not_kept(transfers: Transfers) -> None:
+    session = _session()
+    transfers.expect_hold("r", session, AFTER, "d0-1")
+    transfers.on_held(_held("d0-2"), 100.0)
+    assert session.pullback is None
