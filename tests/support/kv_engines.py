@@ -53,6 +53,10 @@ class Agent:
     def log(self) -> str:
         return (self.folder / "agent.log").read_text(errors="replace")
 
+    @property
+    def engine_log(self) -> str:
+        return (self.folder / "engine.log").read_text(errors="replace")
+
     def end(self) -> None:
         """As an operator in a hurry: SIGTERM twice, then wait; kill -9 as the last resort."""
         for _ in range(2):

@@ -40,7 +40,7 @@ class NixlConnector(NixlPullConnector):
         self._config = vllm_config
         why = mismatch()
         if why and not self._own.get("plain_on_mismatch"):
-            raise RuntimeError(f"{why}; plain_on_mismatch would serve without KV spans")
+            raise RuntimeError(f"{why}; --plain-connector-on-mismatch would serve without KV spans")
         if why:
             _log.warning("%s: SERVING WITHOUT KV SPANS AND REPORTS, with vLLM's own connector", why)
             super().__init__(vllm_config, role, kv_cache_config)

@@ -191,7 +191,7 @@ def test_an_unknown_vllm_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
     monkeypatch.setattr(internals, name, value)
-    with pytest.raises(RuntimeError, match=f"{value} is not .*plain_on_mismatch"):
+    with pytest.raises(RuntimeError, match=f"{value} is not .*plain-connector-on-mismatch"):
         NixlConnector(_config(), None, None)
 
 
