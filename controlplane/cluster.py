@@ -74,6 +74,7 @@ class Worker:
             ),
             itl_ms=load.itl_ms,
             prefill_tokens_per_s=load.prefill_tokens_per_s,
+            prefill_speed_tokens_per_s=load.prefill_speed_tokens_per_s,
             max_batch_tokens=self.record.max_batch_tokens,
             age_s=age_s,
         )

@@ -1,5 +1,6 @@
 """Request + known session -> the features of the turn."""
 
+import random
 from typing import NamedTuple
 
 from controlplane.parse import Request
@@ -17,6 +18,7 @@ class Conversation(NamedTuple):
     match: Match | None
     turn: Turn
     begins: bool  # by its shape it is a first turn
+    n_out_mean: float = 0.0  # output tokens of this model's turns of late; 0 = not known
 
 
 class FeatureReader:
@@ -27,6 +29,7 @@ class FeatureReader:
         self.tokens = tokens
         self.outputs = OutputPredictor()
         self.arrivals = RateWindow()
+        self._rng = random.Random()
 
     def find(self, request: Request, now_s: float) -> Match | None:
         """The known history that this request continues."""
@@ -62,8 +65,9 @@ class FeatureReader:
             p_cached=p_cached,
             local_streak=streak,
             idle_s=now_s - session.last_s if session else 0.0,
+            draw=self._rng.random(),
         )
-        return Conversation(session, match, turn, begins)
+        return Conversation(session, match, turn, begins, self.outputs.mean(request.model))
 
     def _unknown(self, request: Request) -> tuple[int, int]:
         """Context and new tokens of a history that no session is known for."""

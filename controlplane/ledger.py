@@ -12,7 +12,7 @@ from controlplane.metrics import labelled
 from controlplane.recorder import Recorder
 from controlplane.state import TurnState
 from controlplane.transfers import Transfers
-from ppd.core.names import Outcome, Path
+from ppd.core.names import Outcome, Path, Reason
 from ppd.core.records import TurnRecord
 
 _RECENT = 256
@@ -113,7 +113,10 @@ class Ledger:
         record.score = plan.decision.score
         record.decode_worker = plan.decode.name
         record.prefill_worker = turn.prefill_worker.name if turn.prefill_worker else ""
-        record.decode_running = plan.decode.running
+        record.explored = plan.decision.reason is Reason.EXPLORE
+        if plan.seen is not None:
+            record.decode_running = plan.seen.running
+            record.decode_kv_use = plan.seen.kv_use
         record.prefill_queued_tokens = turn.prefill_worker.prefill_tokens if turn.prefill_worker else 0
 
     def _count(self, turn: TurnState, record: TurnRecord) -> None:

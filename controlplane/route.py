@@ -26,6 +26,7 @@ class Plan:
     decode: Worker
     cached: bool  # the session's own D was kept, so its cache counts
     pullback: Pullback | None = None  # by which P pulls the conversation's KV from D first
+    seen: WorkerView | None = None  # `decode` as it was when this was decided
 
 
 class Router:
@@ -53,7 +54,8 @@ class Router:
         path, reason = decision.path, decision.reason
         if replica is not None and (decode is None or path is Path.REPLICA):
             reason = reason if path is Path.REPLICA else Reason.NO_DECODE
-            return Plan(decision, Path.REPLICA, reason, None, replica, replica is choice.home)
+            cached = replica is choice.home
+            return Plan(decision, Path.REPLICA, reason, None, replica, cached, seen=choice.seen(replica))
         if decode is None:
             raise ApiError(503, NO_WORKER, retry_after_s=1)
         return self._on_decode(decision, choice, decode)
@@ -68,7 +70,8 @@ class Router:
         pullback = choice.pullback if path is Path.P_D_PULLBACK else None
         if path is Path.P_D_PULLBACK and pullback is None:
             path = Path.P_D
-        return Plan(decision, path, reason, prefill, decode, decode is choice.home, pullback)
+        cached, seen = decode is choice.home, choice.seen(decode)
+        return Plan(decision, path, reason, prefill, decode, cached, pullback, seen)
 
     def _decide(self, choice: "_Choice", slo: str, force: Path | None) -> Decision:
         if force is not None:
@@ -127,6 +130,7 @@ class _Choice:
         cluster = router.cluster
         self.request = request
         self.turn = conversation.turn
+        self._n_out_mean = conversation.n_out_mean
         self.escape: Reason | None = None
         self._views: dict[str, WorkerView] = {}
         decodes = cluster.ready(request.model, Role.DECODE, now_s, failed)
@@ -195,10 +199,15 @@ class _Choice:
         best = place.pick_decode([self._views[self.decode.id], self._views[self.replica.id]])
         return best is not None and best.worker_id == self.replica.id
 
+    def seen(self, worker: Worker) -> WorkerView:
+        return self._views[worker.id]
+
     def view(self) -> View:
         return View(
             prefill=self._views[self.prefill.id] if self.prefill else None,
             decode=self._views[self.decode.id] if self.decode else None,
             replica=self._views[self.replica.id] if self.replica else None,
+            n_out_mean=self._n_out_mean,
+            kv_bytes_per_token=self.decode.record.kv_bytes_per_token if self.decode else 0,
             pullback=self.pullback is not None,
         )

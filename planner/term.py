@@ -143,4 +143,6 @@ class Term:
         worker = self._workers().get(load.worker_id)
         if worker is not None and worker.role is Role.DECODE:
             placement = self._wanted.running().get(worker.model)
-            self.learners.take_load(table_key(worker.model, str(placement)), load, time.monotonic())
+            load.worker_id = worker.name or worker.worker_id  # as turn records call it
+            # Unix time: it is saved, and read by a planner on another host.
+            self.learners.take_load(table_key(worker.model, str(placement)), load, time.time())

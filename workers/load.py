@@ -12,10 +12,10 @@ from ppd.runtime.bus import Bus
 from workers.engine.client import EngineClient, EngineError
 from workers.engine.metrics import NAMES, Sample
 from workers.receiver import ReportReceiver
+from workers.speed import PrefillSpeed
 
 _EVERY_S = 0.25
 _OF_LATE_S = 10.0
-_SPEED_KEEP = 0.995  # of a reading's share, by the next: about the last minute
 
 _log = logging.getLogger(__name__)
 
@@ -27,10 +27,7 @@ class LoadMeter:
         self._worker_id = worker_id
         self._seq = 0
         self._past: deque[tuple[float, Sample]] = deque()
-        # The engine counts a prompt's tokens at its first token, and the time they took when the request ends:
-        # over a longer time the two fit together.
-        self._prefilled_tokens = 0.0
-        self._prefill_s = 0.0
+        self._speed = PrefillSpeed()
 
     def report(self, now_s: float, sample: Sample, queued_prefill_tokens: int | None) -> WorkerLoad:
         """The report for `sample`, taken at `now_s` of a monotonic clock.
@@ -41,7 +38,7 @@ class LoadMeter:
         if self._past and sample.steps < self._past[-1][1].steps:
             self._past.clear()  # the engine started anew
         if self._past:
-            self._add_prefill(self._past[-1][1], sample)
+            self._speed.observe(self._past[-1][1], sample)
         self._past.append((now_s, sample))
         while now_s - self._past[0][0] > _OF_LATE_S and len(self._past) > 2:
             self._past.popleft()
@@ -66,16 +63,10 @@ class LoadMeter:
             ttft_ms=1e3 * _ratio(sample.ttft_s - then.ttft_s, answered),
             tpot_ms=1e3 * _ratio(sample.tpot_s - then.tpot_s, sample.tpot_count - then.tpot_count),
             prefill_tokens_per_s=_ratio(prefilled, took_s),
-            prefill_speed_tokens_per_s=_ratio(self._prefilled_tokens, self._prefill_s),
+            prefill_speed_tokens_per_s=self._speed.tokens_per_s,
             decode_tokens_per_s=_ratio(sample.generation_tokens - then.generation_tokens, took_s),
             preemptions=int(sample.preemptions),
         )
-
-    def _add_prefill(self, then: Sample, now: Sample) -> None:
-        self._prefilled_tokens *= _SPEED_KEEP
-        self._prefill_s *= _SPEED_KEEP
-        self._prefilled_tokens += now.prefill_tokens - then.prefill_tokens
-        self._prefill_s += now.prefill_s - then.prefill_s
 
 
 class LoadReports:

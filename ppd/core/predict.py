@@ -28,9 +28,13 @@ class OutputPredictor:
         if model in self._means or len(self._means) < _MAX_MODELS:
             self._means[model] = blend(self._means.get(model, 0.0), float(n_out_tokens), _MODEL_WEIGHT)
 
+    def mean(self, model: str) -> float:
+        """Of this model's answers of late; 0 = none seen yet."""
+        return self._means.get(model, 0.0)
+
     def predict(self, model: str, session_mean_tokens: float, limit_tokens: int | None) -> int:
         """The session's own mean, else the model's, else a guess; never above the request's limit."""
-        guess = session_mean_tokens or self._means.get(model, 0.0) or _FIRST_GUESS_TOKENS
+        guess = session_mean_tokens or self.mean(model) or _FIRST_GUESS_TOKENS
         return max(1, round(guess if limit_tokens is None else min(guess, limit_tokens)))
 
 

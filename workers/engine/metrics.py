@@ -23,6 +23,8 @@ NAMES = (
     "vllm:request_time_per_output_token_seconds_sum",
     "vllm:request_time_per_output_token_seconds_count",
     "vllm:request_prefill_time_seconds_sum",
+    "vllm:request_prefill_kv_computed_tokens_sum",
+    "vllm:request_prefill_kv_computed_tokens_count",
 )
 _WANTED = frozenset(NAMES)
 
@@ -46,7 +48,9 @@ class Sample:
     ttft_count: float = 0
     tpot_s: float = 0
     tpot_count: float = 0
-    prefill_s: float = 0
+    prefill_s: float = 0  # of requests that ended, as the two below
+    request_prefill_tokens: float = 0
+    prefills: float = 0
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -62,6 +62,7 @@ def _samples(driver: Driver, peers: Peers) -> Iterator[Sample]:
         ("vllm:time_to_first_token_seconds", driver.ttft_s, driver.ttft_count),
         ("vllm:request_time_per_output_token_seconds", driver.tpot_s, driver.tpot_count),
         ("vllm:request_prefill_time_seconds", driver.real_s(engine.prefill_busy_s), driver.ttft_count),
+        ("vllm:request_prefill_kv_computed_tokens", engine.prefilled_tokens, driver.ttft_count),
         ("vllm:nixl_xfer_time_seconds", peers.seconds, peers.reads),
         ("vllm:nixl_bytes_transferred", peers.bytes, peers.reads),
     )

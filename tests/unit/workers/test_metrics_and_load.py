@@ -57,3 +57,36 @@ def test_a_restarted_engine_gives_no_negative_rate() -> None:
     meter.report(0.0, Sample(steps=50, prefill_tokens=9000, generation_tokens=100), None)
     report = meter.report(1.0, Sample(steps=1, prefill_tokens=10, generation_tokens=1), None)
     assert (report.prefill_tokens_per_s, report.decode_tokens_per_s) == (0, 0)
+
+
+def _prefills(*requests: tuple[int, float]) -> list[Sample]:
+    """A reading after each of these requests, of (tokens, seconds)."""
+    found = [Sample(steps=1)]
+    for tokens, seconds in requests:
+        last = found[-1]
+        found.append(
+            Sample(
+                steps=last.steps + 1,
+                prefill_s=last.prefill_s + seconds,
+                request_prefill_tokens=last.request_prefill_tokens + tokens,
+                prefills=last.prefills + 1,
+            )
+        )
+    return found
+
+
+def _speed(samples: list[Sample]) -> float:
+    meter = LoadMeter("d0-1")
+    return [meter.report(n * 0.25, sample, 0) for n, sample in enumerate(samples)][
+        -1
+    ].prefill_speed_tokens_per_s
+
+
+def test_prefill_speed_leaves_out_what_a_step_costs_by_itself() -> None:
+    handed_over, local = (1, 0.0205), (500, 0.52)  # 20 ms a step, 1 ms a token
+    assert _speed(_prefills(*[handed_over, local] * 20)) == pytest.approx(1000, rel=0.05)
+
+
+def test_prompts_that_are_all_alike_tell_no_prefill_speed() -> None:
+    assert _speed(_prefills(*[(1, 0.02)] * 40)) == 0
+    assert _speed(_prefills((500, 0.5), (1, 0.02))) == 0, "two requests are too few"
