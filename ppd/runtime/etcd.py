@@ -65,7 +65,7 @@ class Etcd:
     async def _call(
         self, what: str, do: Callable[[aetcd.Client], Awaitable[T]], tries: int | None = None
     ) -> T:
-        last: Exception | None = None
+        last: BaseException | None = None
         for _ in range(tries or len(self._addresses)):
             if self._client is None:
                 self._client = self._new_client()
@@ -78,6 +78,11 @@ class Etcd:
                 OSError,
             ) as error:
                 last = error
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                last = error  # another call found the connection dead and closed it, and gRPC cancels the rest
             except aetcd.exceptions.ClientError as error:
                 raise EtcdError(f"etcd {address[0]}:{address[1]} refused {what}: {error}") from error
             await self._fail_over(client)
