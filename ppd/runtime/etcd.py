@@ -82,7 +82,7 @@ class Etcd:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                last = error  # another call found the connection dead and closed it, and gRPC cancels the rest
+                last = error  # another call closed the dead connection, and gRPC cancels the rest
             except aetcd.exceptions.ClientError as error:
                 raise EtcdError(f"etcd {address[0]}:{address[1]} refused {what}: {error}") from error
             await self._fail_over(client)
