@@ -1,17 +1,22 @@
 """Puts the frontend together: the hot paths as bare ASGI, the surface behind them, the tasks beside them."""
 
 import asyncio
+import contextlib
 import logging
 from typing import Any
 
 from opentelemetry.trace import Tracer
 
 from controlplane import metrics, surface, whole
+from controlplane.access import Access
+from controlplane.access_log import AccessLog
 from controlplane.cluster import Cluster
+from controlplane.door import Door
 from controlplane.engines import Engines
 from controlplane.features import FeatureReader
 from controlplane.history import History
 from controlplane.ledger import Ledger
+from controlplane.quota import Quota, shared_memory
 from controlplane.recorder import Recorder
 from controlplane.route import Router
 from controlplane.settings import FrontendSettings
@@ -37,9 +42,19 @@ _HOT = frozenset({"/v1/chat/completions", "/v1/completions"})
 class Frontend:
     """The ASGI application, and what runs beside it. Made inside a running loop."""
 
-    def __init__(self, settings: FrontendSettings, tracer: Tracer | None, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        settings: FrontendSettings,
+        tracer: Tracer | None,
+        logger: logging.Logger,
+        quota: Quota | None = None,
+    ) -> None:
+        """`quota`: where several processes share one. Raises KeyFileError."""
         self._settings = settings
         self._log = logger
+        self.access = Access(settings.keys, quota or Quota(shared_memory(1)), logger)
+        self._access_log = AccessLog(settings.access_log) if settings.access_log else None
+        self._door = Door(self._serve, self.access, self._access_log, logger)
         self._loop = asyncio.get_running_loop()
         self.etcd = Etcd(settings.etcd)
         self.bus = Bus(settings.nats, "ppd-frontend", logger)
@@ -59,7 +74,6 @@ class Frontend:
         )
         router = Router(self.cluster, policies.make(settings.policy), self.tables, settings.load_stale_s)
         engines = Engines(settings, logger)
-        self.whole = WholeHandler(settings, router, engines, self.ledger, logger)
         self.turns = TurnHandler(
             settings,
             router,
@@ -70,17 +84,23 @@ class Frontend:
             tracer,
             logger,
         )
+        self.whole = WholeHandler(
+            settings, router, engines, self.ledger, self.sessions, self.turns.gate, logger
+        )
         self._surface = surface.build(
             surface.Parts(
                 settings, self.cluster, self.watch, self.bus, self.tables, self.sessions, self.ledger
             )
         )
         self._tasks = Supervisor(logger)
+        self._shown_workers: set[tuple[str, str]] = set()
         self._loading: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return
+        if scope["type"] == "http":
+            await self._door(scope, receive, send)
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] in _HOT and scope["method"] == "POST":
             await self.turns(scope, receive, send)
         elif scope["path"] in whole.PATHS and scope["method"] == "POST":
@@ -93,10 +113,12 @@ class Frontend:
 
     def _on_workers(self, workers: dict[str, WorkerRecord]) -> None:
         self.cluster.update(workers)
-        metrics.WORKERS.clear()
-        for model, roles in self.cluster.by_model():
-            for role in Role:
-                metrics.WORKERS.labels(model, role.value).set(len(roles[role]))
+        ready = {
+            (model, role.value): len(roles[role]) for model, roles in self.cluster.by_model() for role in Role
+        }
+        for labels in self._shown_workers | ready.keys():
+            metrics.WORKERS.labels(*labels).set(ready.get(labels, 0))
+        self._shown_workers = set(ready)
         for record in workers.values():
             if record.model_path:
                 self._load_tokenizer(record.model, record.model_path)
@@ -120,6 +142,10 @@ class Frontend:
         self._tasks.start("sessions", self.history.run)
         self._tasks.start("turn records", self.recorder.run)
         self._tasks.start("sweep", self._sweep)
+        if self._settings.keys is not None:
+            self._tasks.start("keys", self.access.run)
+        if self._access_log is not None:
+            self._tasks.start("access log", self._access_log.run)
 
     async def _sweep(self) -> None:
         """Deadlines, and the gauges that nobody else sets."""
@@ -138,6 +164,9 @@ class Frontend:
         """Send what is pending, and let go of everything. Bounded."""
         await self.recorder.drain(2.0)
         await self._tasks.close()
+        if self._access_log is not None:
+            with contextlib.suppress(OSError):
+                self._access_log.flush()
         self.cluster.close()
         await self.bus.close()
         await self.etcd.close()

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from controlplane.door import VISIT, Visit
 from controlplane.errors import ApiError
 from controlplane.server import WIRE, Wire
 
@@ -18,7 +19,8 @@ class Client:
         self._send = send
         self._wire: Wire = scope["extensions"][WIRE]
         self.path: str = scope["path"]
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.visit: Visit = scope[VISIT]
+        self.headers = self.visit.headers
         self.started = False
         self.finished = False
         self.gone = False

@@ -14,7 +14,9 @@ _TYPES = {
     415: "invalid_request_error",
     422: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     503: "service_unavailable_error",
+    504: "timeout_error",
 }
 
 
@@ -48,6 +50,8 @@ class ApiError(Exception):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"content-type", b"application/json")]
+        if self.status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
         if self.retry_after_s:
             headers.append((b"retry-after", str(self.retry_after_s).encode()))
         return headers

@@ -42,6 +42,10 @@ class Ledger:
         """A request that was no turn."""
         labelled(metrics.REQUESTS, "none", "none", str(status)).inc()
 
+    def served_whole(self, path: Path) -> None:
+        """A request that one engine answered and that teaches nothing."""
+        labelled(metrics.REQUESTS, path.value, Reason.ONE_ENGINE.value, "200").inc()
+
     def close(self, turn: TurnState, now_s: float) -> None:
         self._history.finish(turn, now_s)
         self._learn(turn)

@@ -1,9 +1,15 @@
-"""What the frontend counts. Labels are bounded: enums, statuses and kinds, never ids."""
+"""What the frontend counts. Labels are bounded: enums, statuses and kinds, never ids.
 
+Where several processes serve, any of them answers for all: counters and histograms are summed, also over
+processes that died, gauges are those of the living.
+"""
+
+import os
 from functools import lru_cache
 from typing import Any
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TPOT = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
@@ -24,18 +30,28 @@ NO_KV = Counter("ppd_prefills_without_kv", "P->D turns whose P gave no KV parame
 RELEASED = Counter("ppd_prefills_released", "Prefilled turns that died before D took them", ["result"])
 MIGRATIONS = Counter("ppd_migrations", "Streams that moved to another engine in the middle")
 CANCELLED = Counter("ppd_cancelled", "Turns whose client hung up, by stage", ["stage"])
-REJECTED = Counter("ppd_rejected", "Turns turned away by the queue", ["why"])
+REJECTED = Counter("ppd_rejected", "Requests turned away: full queue, long wait, key, its limits", ["why"])
 CACHE = Counter("ppd_session_cache", "Turns expected to be cached on D, by whether they were", ["result"])
-SESSIONS = Gauge("ppd_sessions", "Conversations remembered")
+SESSIONS = Gauge("ppd_sessions", "Conversations remembered", multiprocess_mode="livesum")
 SESSION_READS = Counter("ppd_session_reads", "Look-ups of unknown sessions in NATS", ["result"])
-RUNNING = Gauge("ppd_running", "Turns in progress")
-QUEUED = Gauge("ppd_queued", "Turns waiting in the frontend")
+RUNNING = Gauge("ppd_running", "Turns in progress", multiprocess_mode="livesum")
+QUEUED = Gauge("ppd_queued", "Turns waiting in the frontend", multiprocess_mode="livesum")
 RECORDS = Counter("ppd_turn_records", "Turn records by fate", ["result"])
-LOOP_LAG = Gauge("ppd_loop_lag_seconds", "By how much the last timer was late")
-WORKERS = Gauge("ppd_workers", "Ready workers", ["model", "role"])
+LOOP_LAG = Gauge("ppd_loop_lag_seconds", "By how much the last timer was late", multiprocess_mode="livemax")
+ACCESS_LINES = Counter("ppd_access_log_lines", "Lines of the access log by fate", ["result"])
+WORKERS = Gauge("ppd_workers", "Ready workers", ["model", "role"], multiprocess_mode="livemax")
 
 
 @lru_cache(4096)
 def labelled(metric: Counter | Histogram, *values: str) -> Any:
     """`metric.labels(*values)`, found faster: prometheus_client builds and locks on each call."""
     return metric.labels(*values)
+
+
+def exposition() -> bytes:
+    """All of it as Prometheus text."""
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return generate_latest()
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)

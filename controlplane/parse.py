@@ -21,8 +21,9 @@ INTERNAL_FIELDS = (
     "bootstrap_port",
     "bootstrap_room",
 )
-_MAX_ID_CHARS = 512
-_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+MAX_ID_CHARS = 512
+_COMPLETION_TOKENS = 16  # of a completion that names no limit, by OpenAI's and vLLM's rule
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
@@ -39,10 +40,11 @@ class _Body(msgspec.Struct):
     prompt: str | list[Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: _Count | None = None
-    max_completion_tokens: _Count | None = None
-    n: _Count | None = None
-    best_of: _Count | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    min_tokens: Count | None = None
+    n: Count | None = None
+    best_of: Count | None = None
     echo: bool | None = None
     prompt_logprobs: int | bool | None = None
     use_beam_search: bool | None = None
@@ -81,7 +83,7 @@ class Request:
             self.fields = bodies.split(data)
             parsed = _decoder.decode(data)
         except msgspec.ValidationError as error:
-            raise ApiError(400, _explain(error), param=_param(error)) from None
+            raise ApiError(400, explain(error), param=param_of(error)) from None
         except (msgspec.DecodeError, UnicodeError) as error:
             raise ApiError(400, f"the body is not valid JSON: {error}") from None
         except RecursionError:
@@ -94,9 +96,11 @@ class Request:
         self.n = parsed.n or 1
         self.stream = bool(parsed.stream)
         self.wants_usage = bool(parsed.stream_options and parsed.stream_options.include_usage)
-        self.limit_tokens = parsed.max_completion_tokens or parsed.max_tokens
+        limit = parsed.max_completion_tokens
+        self.limit_tokens = parsed.max_tokens if limit is None else limit
         self.messages = _messages(parsed, chat)
         self.one_engine = _one_engine(parsed)
+        _check_limits(parsed, self.one_engine)
         for name in INTERNAL_FIELDS:
             self.fields.pop(name, None)
         self.explicit_id = _explicit_id(parsed, headers)
@@ -104,6 +108,14 @@ class Request:
         self.keys = identity.history_keys(
             self.messages, identity.seed(self.model, bytes(parsed.tools), scope)
         )
+
+    def hold_to(self, max_tokens: int) -> None:
+        """Let the answer have so many tokens at most. Raises ApiError where more are asked for."""
+        if self.limit_tokens is None:
+            self.limit_tokens = max_tokens if self.chat else min(max_tokens, _COMPLETION_TOKENS)
+            self.fields["max_tokens"] = bodies.raw(self.limit_tokens)
+        elif self.limit_tokens > max_tokens:
+            raise ApiError(400, f"with this key an answer may have {max_tokens} tokens", param="max_tokens")
 
 
 def _messages(parsed: _Body, chat: bool) -> list[Message]:
@@ -118,6 +130,24 @@ def _messages(parsed: _Body, chat: bool) -> list[Message]:
     if parsed.prompt is None and not parsed.prompt_embeds:
         raise ApiError(400, "you must provide a prompt", param="prompt")
     return []
+
+
+def _check_limits(parsed: _Body, one_engine: bool) -> None:
+    """What P would not see, since its request is cut down to one token of one answer, and what D would refuse
+    when P has done its work already."""
+    if parsed.stream_options and not parsed.stream:
+        raise ApiError(400, "stream_options need `stream: true`", param="stream_options")
+    for name in ("n", "best_of"):
+        if getattr(parsed, name) == 0:
+            raise ApiError(400, f"{name} must be at least 1", param=name)
+    if one_engine:
+        return
+    for name in ("max_tokens", "max_completion_tokens"):
+        limit = getattr(parsed, name)
+        if limit == 0:
+            raise ApiError(400, f"{name} must be at least 1", param=name)
+        if limit is not None and limit < (parsed.min_tokens or 0):
+            raise ApiError(400, f"min_tokens must not be more than {name}", param="min_tokens")
 
 
 def _one_engine(parsed: _Body) -> bool:
@@ -147,19 +177,20 @@ def _explicit_id(parsed: _Body, headers: Mapping[bytes, bytes]) -> str:
         or parsed.prompt_cache_key
         or ""
     )
-    if len(found) > _MAX_ID_CHARS:
-        raise ApiError(400, f"a conversation's id may have at most {_MAX_ID_CHARS} characters")
+    if len(found) > MAX_ID_CHARS:
+        raise ApiError(400, f"a conversation's id may have at most {MAX_ID_CHARS} characters")
     return found
 
 
-def _param(error: Exception) -> str | None:
+def param_of(error: Exception) -> str | None:
     """The field of msgspec's `... - at `$.messages[0].role``."""
     text = str(error)
     at = text.rfind("`$.")
     return text[at + 3 :].rstrip("`") if at >= 0 else None
 
 
-def _explain(error: Exception) -> str:
-    param = _param(error)
+def explain(error: Exception) -> str:
+    """What is wrong, for the client."""
+    param = param_of(error)
     what = str(error).split(" - at ")[0]
     return f"{param}: {what}" if param else f"the body is no such request: {what}"

@@ -1,17 +1,32 @@
-"""The HTTP server: uvicorn, with the wire handed to the application.
+"""The HTTP server: uvicorn, with the wire handed to the application, and bounds on what a client may cost.
 
 A streamed chunk then goes from the engine's reading callback to the client's socket without waking a task,
 which halves its CPU. Everything else, heads and ends included, goes by ASGI.
 """
 
 import asyncio
+import functools
 import socket
+import ssl
+from typing import NamedTuple
 
 import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from controlplane.errors import ApiError
+
 WIRE = "ppd.wire"
+_SWEEP_TICKS = 10  # of uvicorn's loop, each 0.1 s
+_MAX_HEADERS = 256
+
+
+class Limits(NamedTuple):
+    """What a client may cost before the application sees anything of it."""
+
+    head_bytes: int = 64 << 10
+    head_s: float = 20.0
+    connections: int = 16_384
 
 
 class Wire:
@@ -34,43 +49,126 @@ class Wire:
         await self._flow.drain()
 
 
+class _HeadTooLargeError(Exception):
+    """Breaks off the parser in the middle of a head."""
+
+
 class Protocol(HttpToolsProtocol):
-    """uvicorn's, with the wire among the scope's extensions."""
+    """uvicorn's, with the wire among the scope's extensions, and with limits on a request's head."""
+
+    def __init__(self, limits: Limits, **arguments: object) -> None:
+        super().__init__(**arguments)  # type: ignore[arg-type]
+        self._limits = limits
+        self._head_bytes = 0  # of a head that is not complete yet
+        self._head_since_s = self.loop.time()  # 0 = no head is awaited
+        self._refusal = ApiError(400, "this is no valid HTTP request")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._extensions = {WIRE: Wire(transport, self.flow)}
+        if len(self.connections) > self._limits.connections:
+            self._refuse(ApiError(503, "too many connections", retry_after_s=1))
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._head_since_s:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._limits.head_bytes:
+                self._refuse(self._head_too_large())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._head_since_s = self.loop.time()
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
 
+    def on_headers_complete(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > self._limits.head_bytes or len(self.headers) > _MAX_HEADERS:
+            self._refusal = self._head_too_large()
+            raise _HeadTooLargeError
+        self._head_since_s, self._head_bytes = 0.0, 0
+        super().on_headers_complete()
 
-def make(application: object, shutdown_s: float, backlog: int = 2048) -> uvicorn.Server:
-    """A server for `application`, to be run with `serve(sockets=[...])`."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            application,  # type: ignore[arg-type]
-            http=Protocol,
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            backlog=backlog,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=max(1, round(shutdown_s)),
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(self._refusal)
+
+    def _head_too_large(self) -> ApiError:
+        return ApiError(
+            431, f"a head may have {self._limits.head_bytes} bytes and {_MAX_HEADERS} header lines"
         )
+
+    def _refuse(self, error: ApiError) -> None:
+        """The error as an answer, and the end of the connection."""
+        if self.transport.is_closing():
+            return
+        body = error.body()
+        lines = [f"HTTP/1.1 {error.status} Refused".encode()]
+        lines += [b"%b: %b" % header for header in error.headers()]
+        lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
+        self.transport.write(b"\r\n".join(lines))
+        self.transport.close()
+
+    def expire(self, now_s: float) -> None:
+        """End the connection if it keeps us waiting for a head."""
+        if self._head_since_s and now_s - self._head_since_s > self._limits.head_s:
+            self._refuse(ApiError(408, "the request did not arrive in time"))
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, with a deadline for heads."""
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _SWEEP_TICKS == 0:
+            now_s = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Protocol):
+                    connection.expire(now_s)
+        return await super().on_tick(counter)
+
+
+def make(
+    application: object,
+    shutdown_s: float,
+    limits: Limits | None = None,
+    tls: ssl.SSLContext | None = None,
+    backlog: int = 2048,
+) -> Server:
+    """A server for `application`, to be run with `serve(sockets=[...])`."""
+    config = uvicorn.Config(
+        application,  # type: ignore[arg-type]
+        http=functools.partial(Protocol, limits or Limits()),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        backlog=backlog,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=max(1, round(shutdown_s)),
+        ssl_context_factory=(lambda config, default: tls) if tls else None,
     )
+    return Server(config)
 
 
-def listen(host: str, port: int, backlog: int = 2048) -> socket.socket:
-    """A listening socket. Raises OSError."""
+def tls_context(cert: str, key: str | None) -> ssl.SSLContext:
+    """For TLS 1.2 and later. Raises OSError or ssl.SSLError where the files are no such pair."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(cert, key)
+    return context
+
+
+def listen(host: str, port: int, backlog: int = 2048, shared: bool = False) -> socket.socket:
+    """A listening socket; `shared`: others of this user may listen on the port too. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((host, port))
         listener.listen(backlog)

@@ -1,5 +1,6 @@
 """The frontend's settings."""
 
+from pathlib import Path as FilePath
 from typing import Annotated
 
 from pydantic import Field
@@ -18,6 +19,9 @@ class FrontendSettings(ServiceSettings):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on")
     policy: str = Field(DEFAULT, description="the rule that chooses a later turn's path")
+    processes: Annotated[int, Field(ge=1, le=256)] = Field(
+        1, description="processes that share the port, the conversations and the keys' limits"
+    )
     slo: str = Field(DEFAULT_SLO, description="SLO class of requests that name none")
     tokenizer: CommaList = Field(
         [], description="MODEL=FOLDER, comma-separated: counts new tokens exactly; else they are estimated"
@@ -32,9 +36,13 @@ class FrontendSettings(ServiceSettings):
     first_byte_s: Seconds = Field(120.0, description="deadline for D's first byte")
     idle_s: Seconds = Field(60.0, description="longest gap between two bytes of an engine's answer")
     body_s: Seconds = Field(30.0, description="deadline for a request's body to arrive")
+    turn_s: Seconds = Field(1800.0, description="longest a turn may take as a whole, queueing included")
+    head_s: Seconds = Field(20.0, description="deadline for a request's head to arrive")
     shutdown_s: Seconds = Field(30.0, description="how long running streams may take to end on SIGTERM")
 
     max_body_bytes: Count = Field(16 << 20, description="largest request body")
+    max_head_bytes: Count = Field(64 << 10, description="largest request line and headers")
+    max_connections: Count = Field(16_384, description="clients' connections, of each process")
     max_answer_bytes: Count = Field(64 << 20, description="largest answer that is not streamed")
     max_running: Count = Field(4096, description="turns served at once")
     max_queued: Count = Field(1024, description="turns that may wait for one of those; more get 429")
@@ -43,6 +51,16 @@ class FrontendSettings(ServiceSettings):
     session_ttl_s: Seconds = Field(3600.0, description="a conversation is forgotten when idle for so long")
     max_records: Count = Field(10_000, description="turn records kept while NATS is away")
     load_stale_s: Seconds = Field(2.0, description="a load report older than this is not trusted")
+
+    keys: FilePath | None = Field(
+        None, description="file of API keys (`ppd key new`); without one everybody may call"
+    )
+    cors_origins: CommaList = Field(
+        [], description="origins whose pages may call, comma-separated; * for all; empty: none"
+    )
+    tls_cert: FilePath | None = Field(None, description="certificate chain (PEM); with it only TLS is spoken")
+    tls_key: FilePath | None = Field(None, description="its private key; empty: in the same file")
+    access_log: str = Field("", description="file for a line of JSON per request; -: standard output")
 
     admin_key: Secret = secret("key for the admin endpoints and for forcing a path; empty: both are off")
     engine_key: Secret = secret("bearer token that the engines ask for")

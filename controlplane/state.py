@@ -16,9 +16,7 @@ from ppd.core.names import (
     H_DECODE,
     H_PREFILL,
     H_REASON,
-    H_REQUEST_ID,
     H_ROUTE,
-    H_TRACE_ID,
     Outcome,
     Path,
     Reason,
@@ -29,8 +27,6 @@ _ROUTE = H_ROUTE.encode()
 _REASON = H_REASON.encode()
 _PREFILL = H_PREFILL.encode()
 _DECODE = H_DECODE.encode()
-_REQUEST_ID = H_REQUEST_ID.encode()
-_TRACE_ID = H_TRACE_ID.encode()
 
 
 class TurnState:
@@ -42,7 +38,6 @@ class TurnState:
         client: Client,
         spans: Spans,
         request_id: str,
-        shown_id: bytes,
         started_s: float,
         force: Path | None,
     ) -> None:
@@ -53,7 +48,6 @@ class TurnState:
         self.client = client
         self.spans = spans
         self.request_id = request_id
-        self.shown_id = shown_id
         self.started_s = started_s
         self.force = force
         self.slo = ""
@@ -163,15 +157,13 @@ class TurnState:
 
     def headers(self) -> Headers:
         """The answer headers; no addresses, only names."""
-        headers = [(_REQUEST_ID, self.shown_id)]
-        if self.placed:
-            headers += [(_ROUTE, self.path.value.encode()), (_REASON, self.reason.value.encode())]
-            if self.prefill_worker is not None:
-                headers.append((_PREFILL, self.prefill_worker.name.encode()))
-            if (decode := self.decode_worker) is not None:
-                headers.append((_DECODE, decode.name.encode()))
-        if trace_id := self.spans.trace_id:
-            headers.append((_TRACE_ID, trace_id.encode()))
+        if not self.placed:
+            return []
+        headers = [(_ROUTE, self.path.value.encode()), (_REASON, self.reason.value.encode())]
+        if self.prefill_worker is not None:
+            headers.append((_PREFILL, self.prefill_worker.name.encode()))
+        if (decode := self.decode_worker) is not None:
+            headers.append((_DECODE, decode.name.encode()))
         return headers
 
     def route_attributes(self) -> dict[str, Any]:

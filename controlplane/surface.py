@@ -9,9 +9,10 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
+from controlplane import metrics
 from controlplane.cluster import Cluster
 from controlplane.errors import ApiError
 from controlplane.ledger import Ledger
@@ -39,7 +40,9 @@ class Parts:
 
 
 def build(parts: Parts) -> FastAPI:
-    app = FastAPI(title="PPD frontend", version=version("ppd"), docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="PPD frontend", version=version("ppd"), docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     document(app)
     _errors(app)
     _public(app, parts)
@@ -98,9 +101,9 @@ def _public(app: FastAPI, parts: Parts) -> None:
         return JSONResponse(state, 200 if state["ready"] else 503)
 
     @app.get("/metrics", tags=["health"])
-    async def metrics() -> Response:
+    async def scrape() -> Response:
         """Prometheus metrics."""
-        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _model(parts: Parts, name: str) -> dict[str, Any]:

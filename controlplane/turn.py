@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import re
-import secrets
 from typing import Any
 
 from opentelemetry.trace import Tracer
 
 from controlplane import metrics, migrate, stream
+from controlplane.access import is_admin
 from controlplane.client import Client
 from controlplane.engines import EngineFailedError, Engines, StreamBrokenError
 from controlplane.errors import ApiError
@@ -26,7 +26,7 @@ from ppd.core import names
 from ppd.core.names import Path, Reason
 
 MAX_TRIES = 3  # engines that may take a turn, one after another
-_CLIENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_SLO_CLASS = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class TurnHandler:
@@ -57,33 +57,35 @@ class TurnHandler:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         client = Client(scope, receive, send)
         started_s = self._loop.time()
-        request_id = secrets.token_hex(12)
-        shown_id = client.headers.get(b"x-request-id", b"")
-        shown = shown_id if _CLIENT_ID.fullmatch(shown_id) else request_id.encode()
         try:
             body = await client.read_body(self._settings.max_body_bytes, self._settings.body_s)
             request = Request(body, client.path == "/v1/chat/completions", client.headers)
+            if client.visit.key is not None and client.visit.key.max_tokens:
+                request.hold_to(client.visit.key.max_tokens)
             self._router.cluster.check(request.model)
             force = self._force(client)
+            slo = self._slo(client)
         except ApiError as error:
             self._ledger.refused(error.status)
-            await client.fail(error, [(b"x-request-id", shown)])
+            await client.fail(error, [])
             return
         except asyncio.CancelledError:
             if not client.gone:
                 raise
             return
         spans = Spans(self._tracer, client.headers, client.path)
-        turn = TurnState(request, client, spans, request_id, shown, started_s, force)
-        turn.slo = client.headers.get(names.H_SLO.encode(), b"").decode("latin-1") or self._settings.slo
+        client.visit.trace_id = spans.trace_id or client.visit.trace_id
+        turn = TurnState(request, client, spans, client.visit.request_id, started_s, force)
+        turn.slo = slo
         client.watch()
         try:
-            await self.gate.enter()
-            try:
-                turn.queued_s = self._loop.time() - started_s
-                await self._serve(turn)
-            finally:
-                self.gate.leave()
+            async with asyncio.timeout(self._settings.turn_s):
+                await self.gate.enter()
+                try:
+                    turn.queued_s = self._loop.time() - started_s
+                    await self._serve(turn)
+                finally:
+                    self.gate.leave()
         except ApiError as error:
             turn.failed(error.status)
             await client.fail(error, turn.headers())
@@ -91,8 +93,11 @@ class TurnHandler:
             if not client.gone:
                 raise
             turn.cancelled()
+        except TimeoutError:
+            turn.failed(504)
+            await client.fail(ApiError(504, "the turn took too long"), turn.headers())
         except Exception:
-            self._log.exception("turn %s", request_id)
+            self._log.exception("turn %s", turn.request_id)
             turn.failed(500)
             await client.fail(ApiError(500, "internal error"), turn.headers())
         finally:
@@ -103,16 +108,23 @@ class TurnHandler:
 
     def _force(self, client: Client) -> Path | None:
         """An operator's word, with the admin key, on one turn's path; from anybody else it is nothing."""
-        wish = client.headers.get(b"x-ppd-force-route")
-        key = self._settings.admin_key
-        if wish is None or not key:
-            return None
-        if not secrets.compare_digest(client.headers.get(b"x-ppd-admin-key", b""), key.encode()):
+        wish = client.headers.get(names.H_FORCE.encode())
+        if wish is None or not is_admin(client.headers, self._settings.admin_key):
             return None
         try:
             return Path(wish.decode("latin-1"))
         except ValueError:
-            raise ApiError(400, f"x-ppd-force-route: one of {', '.join(Path)}") from None
+            raise ApiError(400, f"{names.H_FORCE}: one of {', '.join(Path)}") from None
+
+    def _slo(self, client: Client) -> str:
+        """The class of the caller's key, else of the header, else the operator's."""
+        key = client.visit.key
+        if key is not None and key.slo:
+            return key.slo
+        asked = client.headers.get(names.H_SLO.encode(), b"").decode("latin-1")
+        if asked and not _SLO_CLASS.fullmatch(asked):
+            raise ApiError(400, f"{names.H_SLO}: up to 64 letters, digits, _ and -")
+        return asked or self._settings.slo
 
     async def _serve(self, turn: TurnState) -> None:
         """Identify, decide and place; then the legs, moving to other engines until the first byte is sent."""

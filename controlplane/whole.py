@@ -2,30 +2,37 @@
 
 import asyncio
 import logging
-import secrets
+import re
+from collections import OrderedDict
 from typing import Any
 
 import msgspec
 
 from controlplane import body as bodies
 from controlplane import stream
+from controlplane.asked import Asked
 from controlplane.client import Client, Headers
 from controlplane.cluster import Reservation, Worker
 from controlplane.engines import EngineFailedError, Engines
 from controlplane.errors import NO_WORKER, ApiError
+from controlplane.gate import Gate
 from controlplane.ledger import Ledger
-from controlplane.parse import INTERNAL_FIELDS
 from controlplane.route import Router
 from controlplane.settings import FrontendSettings
 from controlplane.upstream import Connection, UpstreamError
-from ppd.core.names import H_DECODE, H_REASON, H_REQUEST_ID, H_ROUTE, Path, Reason, Role
+from ppd.core import identity
+from ppd.core.names import H_DECODE, H_REASON, H_ROUTE, Path, Reason, Role
+from ppd.core.sessions import Mark, Session, SessionStore
 
 PATHS = frozenset({"/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize"})
 _MAX_TRIES = 3
+_MAX_RESPONSES = 65_536
+_RESPONSE_ID = re.compile(rb'"id"\s*:\s*"(resp_[A-Za-z0-9_-]{1,128})"')
 
 
 class WholeHandler:
-    """Sends a request as it is to the least loaded engine that decodes, and its answer back."""
+    """Sends a request to the engine that served its conversation before, else to the least loaded one that
+    decodes, and the answer back."""
 
     def __init__(
         self,
@@ -33,35 +40,51 @@ class WholeHandler:
         router: Router,
         engines: Engines,
         ledger: Ledger,
+        sessions: SessionStore,
+        gate: Gate,
         logger: logging.Logger,
     ) -> None:
         self._settings = settings
         self._router = router
         self._engines = engines
         self._ledger = ledger
+        self._sessions = sessions
+        self._gate = gate
         self._log = logger
+        self._loop = asyncio.get_running_loop()
+        self._responses: OrderedDict[str, str] = OrderedDict()  # response id -> the worker that has it
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         client = Client(scope, receive, send)
-        headers: Headers = [(H_REQUEST_ID.encode(), secrets.token_hex(12).encode())]
+        key = client.visit.key
         try:
-            model, body = _read(await client.read_body(self._settings.max_body_bytes, self._settings.body_s))
-            self._router.cluster.check(model)
+            body = await client.read_body(self._settings.max_body_bytes, self._settings.body_s)
+            asked = Asked(body, client.path, client.headers, key.max_tokens if key else 0)
+            self._router.cluster.check(asked.model)
             client.watch()
-            await self._serve(client, model, body, headers)
+            async with asyncio.timeout(self._settings.turn_s):
+                await self._gate.enter()
+                try:
+                    await self._serve(client, asked)
+                finally:
+                    self._gate.leave()
         except ApiError as error:
             self._ledger.refused(error.status)
-            await client.fail(error, headers)
+            await client.fail(error, [])
+        except TimeoutError:
+            self._ledger.refused(504)
+            await client.fail(ApiError(504, "the turn took too long"), [])
         except asyncio.CancelledError:
             if not client.gone:
                 raise
         finally:
             client.unwatch()
 
-    async def _serve(self, client: Client, model: str, body: bytes, headers: Headers) -> None:
+    async def _serve(self, client: Client, asked: Asked) -> None:
+        body = bodies.join(asked.fields)
         failed: frozenset[str] = frozenset()
         while len(failed) < _MAX_TRIES:
-            worker = self._router.least_loaded(model, asyncio.get_running_loop().time(), failed)
+            worker = self._pick(asked, failed)
             if worker is None:
                 break
             path = Path.REPLICA if worker.record.role is Role.REPLICA else Path.D_LOCAL
@@ -76,13 +99,53 @@ class WholeHandler:
                         worker, client.path.encode(), b"", body, self._settings.first_byte_s
                     )
                     try:
-                        await self._relay(client, worker, connection, [*headers, *told])
+                        await self._relay(client, worker, connection, told)
                     finally:
                         connection.close()
+                    self._ledger.served_whole(path)
+                    self._remember(asked, worker)
                     return
                 except EngineFailedError:
                     failed |= {worker.id}
         raise ApiError(502 if failed else 503, "the engines failed" if failed else NO_WORKER, retry_after_s=1)
+
+    # --- which engine ---
+
+    def _pick(self, asked: Asked, failed: frozenset[str]) -> Worker | None:
+        home = self._home(asked)
+        if home is not None and home.ready and home.id not in failed:
+            return home
+        return self._router.least_loaded(asked.model, self._loop.time(), failed)
+
+    def _home(self, asked: Asked) -> Worker | None:
+        """The engine that has what the request goes on from."""
+        worker_id = self._responses.get(asked.previous, "")
+        if not worker_id:
+            now_s = self._loop.time()
+            match = self._sessions.match(identity.candidates(asked.messages, asked.keys), now_s)
+            session = match.session if match else self._sessions.by_explicit_id(_explicit(asked), now_s)
+            worker_id = session.decode_worker if session else ""
+        return self._router.cluster.workers.get(worker_id)
+
+    def _remember(self, asked: Asked, worker: Worker) -> None:
+        if not asked.messages and not asked.explicit_id:
+            return
+        now_s = self._loop.time()
+        boundary = asked.keys[-1]
+        session = self._sessions.by_explicit_id(_explicit(asked), now_s) if asked.explicit_id else None
+        session = session or Session(f"{boundary:016x}", _explicit(asked) if asked.explicit_id else "")
+        session.decode_worker, session.last_path = worker.id, Path.D_LOCAL
+        # The next turn is found by the boundary before the answer, which need not be read for that.
+        self._sessions.add_mark(session, Mark(boundary, None, session.turn + 1, 0, 0), now_s)
+
+    def _note_response(self, data: bytes, worker: Worker) -> None:
+        """So that `previous_response_id` goes where the response is kept."""
+        if found := _RESPONSE_ID.search(data[:4096]):
+            self._responses[found[1].decode()] = worker.id
+            if len(self._responses) > _MAX_RESPONSES:
+                self._responses.popitem(last=False)
+
+    # --- its answer ---
 
     async def _relay(self, client: Client, worker: Worker, connection: Connection, headers: Headers) -> None:
         kind = dict(connection.headers).get(b"content-type", b"application/json")
@@ -90,6 +153,7 @@ class WholeHandler:
             if not kind.startswith(b"text/event-stream"):
                 data = await connection.read_all(self._settings.max_answer_bytes)
                 clean = stream.strip_answer(data, stream.Seen(), None)
+                self._note_response(data, worker)
                 await client.answer(200, [(b"content-type", kind), *headers], clean)
                 return
             first = await connection.read()
@@ -97,6 +161,7 @@ class WholeHandler:
             raise self._engines.failed(worker, error) from None
         except msgspec.DecodeError as error:
             raise EngineFailedError(worker, "protocol", f"its answer is no such JSON: {error}") from None
+        self._note_response(first, worker)
         await client.start(200, [(b"content-type", kind), *headers])
         try:
             await connection.pipe(first, client.push, client.drained)
@@ -105,15 +170,5 @@ class WholeHandler:
         await client.end()
 
 
-def _read(data: bytes) -> tuple[str, bytes]:
-    """The model, and the body without the fields that are none of a client's business. Raises ApiError."""
-    try:
-        fields = bodies.split(data)
-        model = msgspec.json.decode(fields["model"], type=str)
-    except KeyError:
-        raise ApiError(400, "you must provide a model parameter", param="model") from None
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise ApiError(400, f"the body is no such request: {error}") from None
-    for name in INTERNAL_FIELDS:
-        fields.pop(name, None)
-    return model, bodies.join(fields)
+def _explicit(asked: Asked) -> str:
+    return f"{asked.model}\n{asked.explicit_id}" if asked.explicit_id else ""

@@ -1,0 +1,93 @@
+"""One process of a frontend, from its start to its clean end."""
+
+import asyncio
+import gc
+import logging
+import signal
+import ssl
+
+import uvloop
+from starlette.middleware.cors import CORSMiddleware
+
+from controlplane import server
+from controlplane.app import Frontend
+from controlplane.door import EXPOSED
+from controlplane.processes import Sibling
+from controlplane.quota import Quota
+from controlplane.settings import FrontendSettings
+from ppd.runtime import logs, tracing
+
+
+def run(settings: FrontendSettings, sibling: Sibling) -> int:
+    """Serve on the sibling's socket until SIGINT or SIGTERM."""
+    try:
+        return uvloop.run(_serve(settings, sibling))
+    except KeyboardInterrupt:
+        return 0
+
+
+async def _serve(settings: FrontendSettings, sibling: Sibling) -> int:
+    log = logs.setup("frontend", settings.log_level, settings.log_json)
+    tracer = tracing.setup("ppd-frontend", settings.otlp_endpoint) if settings.otlp_endpoint else None
+    quota = Quota(sibling.memory, settings.processes, sibling.number)
+    frontend = Frontend(settings, tracer, log, quota)
+    frontend.start()
+    tls = _tls(settings)
+    limits = server.Limits(settings.max_head_bytes, settings.head_s, settings.max_connections)
+    http = server.make(with_cors(frontend, settings.cors_origins), settings.shutdown_s, limits, tls)
+    # What was made until now lives as long as the process: the collector need not look at it again, and
+    # a turn's objects die by reference count.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn ends cleanly on these and then raises them again, which would cut off what follows.
+        signal.signal(number, lambda *_: None)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, _reload, settings, frontend, tls, log)
+    if sibling.parent_pipe >= 0:
+        loop.add_reader(sibling.parent_pipe, _parent_gone, sibling.parent_pipe, http)
+    log.info("listening on %s:%d", *sibling.listener.getsockname()[:2])
+    try:
+        await http.serve(sockets=[sibling.listener])
+    finally:
+        await frontend.close()
+        await asyncio.to_thread(tracing.shutdown)
+    return 0
+
+
+def _parent_gone(pipe: int, http: server.Server) -> None:
+    asyncio.get_running_loop().remove_reader(pipe)
+    http.should_exit = True
+
+
+def with_cors(application: Frontend, origins: list[str]) -> Frontend | CORSMiddleware:
+    """The application, for pages of these origins too."""
+    if not origins:
+        return application
+    return CORSMiddleware(
+        application,
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=EXPOSED,
+    )
+
+
+def _tls(settings: FrontendSettings) -> ssl.SSLContext | None:
+    if settings.tls_cert is None:
+        return None
+    return server.tls_context(str(settings.tls_cert), str(settings.tls_key) if settings.tls_key else None)
+
+
+def _reload(
+    settings: FrontendSettings, frontend: Frontend, tls: ssl.SSLContext | None, log: logging.Logger
+) -> None:
+    """SIGHUP: API keys and certificate are read again; new connections get the new certificate."""
+    frontend.access.reload()
+    if tls is not None and settings.tls_cert is not None:
+        try:
+            tls.load_cert_chain(settings.tls_cert, settings.tls_key)
+            log.info("read the certificate again")
+        except (OSError, ssl.SSLError) as error:
+            log.error("the certificate stays as it was: %s", error)
