@@ -144,8 +144,8 @@ def pair(folder: Path, *extra: str, engine_args: list[str] | None = None) -> Ite
         etcd.kill()
 
 
-def new_traceparent() -> str:
-    return f"00-{uuid.uuid4().hex}-{uuid.uuid4().hex[:16]}-01"
+def new_traceparent(sampled: bool = True) -> str:
+    return f"00-{uuid.uuid4().hex}-{uuid.uuid4().hex[:16]}-{sampled:02x}"
 
 
 @dataclass
@@ -187,9 +187,10 @@ class Client:
         max_tokens: int = 24,
         hold: bool = False,
         pull_back: dict[str, Any] | None = None,
+        sampled: bool = True,
     ) -> Turn:
         body = {"messages": messages, "max_tokens": max_tokens, "temperature": 0}
-        tags = {KV_TRACEPARENT: new_traceparent(), KV_REQUEST_ID: uuid.uuid4().hex}
+        tags = {KV_TRACEPARENT: new_traceparent(sampled), KV_REQUEST_ID: uuid.uuid4().hex}
         first = await self.prefill(body, {**pull_back, **tags} if pull_back else None)
         params = {**first["kv_transfer_params"], **tags} | ({KV_HOLD: True} if hold else {})
         answer = await self.post(self._pair.d.url, {**body, "kv_transfer_params": params})
