@@ -20,6 +20,7 @@ from controlplane.quota import Quota, shared_memory
 from controlplane.recorder import Recorder
 from controlplane.route import Router
 from controlplane.settings import FrontendSettings
+from controlplane.sharing import Sharing
 from controlplane.tables import Tables
 from controlplane.tokens import TokenCounter
 from controlplane.transfers import Transfers
@@ -65,9 +66,9 @@ class Frontend:
         self.tokens = TokenCounter(logger)
         self.features = FeatureReader(self.sessions, self.tokens)
         self.transfers = Transfers(self.bus, settings.namespace, logger)
-        self.history = History(
-            self.sessions, self.transfers, self.bus, settings.namespace, settings.session_ttl_s, logger
-        )
+        self._sessions_bus = Bus(settings.nats, "ppd-frontend-sessions", logger, echo=False)
+        self.sharing = Sharing(self._sessions_bus, settings.namespace, settings.session_ttl_s, logger)
+        self.history = History(self.sessions, self.transfers, self.sharing, logger)
         self.recorder = Recorder(self.bus, settings.namespace, settings.max_records, logger)
         self.ledger = Ledger(
             self.cluster, self.features, self.history, self.transfers, self.recorder, settings.policy
@@ -139,13 +140,20 @@ class Frontend:
         self._tasks.start("loads", lambda: watch_loads(self.bus, self._settings.namespace, self.cluster))
         self._tasks.start("tables", lambda: watch_tables(self.bus, self._settings.namespace, self.tables))
         self._tasks.start("transfers", self.transfers.run)
-        self._tasks.start("sessions", self.history.run)
+        self._tasks.start("sessions", self.sharing.run)
         self._tasks.start("turn records", self.recorder.run)
         self._tasks.start("sweep", self._sweep)
         if self._settings.keys is not None:
             self._tasks.start("keys", self.access.run)
         if self._access_log is not None:
             self._tasks.start("access log", self._access_log.run)
+
+    async def warm(self, deadline_s: float) -> None:
+        """Until engines and shared sessions are known, so long at most: a process that takes another's place
+        shall not tell its first clients that nobody serves."""
+        known = (self.watch.synced.wait(), self.sharing.reached.wait())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*known), deadline_s)
 
     async def _sweep(self) -> None:
         """Deadlines, and the gauges that nobody else sets."""
@@ -168,5 +176,6 @@ class Frontend:
             with contextlib.suppress(OSError):
                 self._access_log.flush()
         self.cluster.close()
+        await self._sessions_bus.close()
         await self.bus.close()
         await self.etcd.close()

@@ -1,6 +1,7 @@
 """The way in and out of every request: who it is from, what it is called, what is told and logged of it."""
 
 import logging
+import os
 import re
 import secrets
 import time
@@ -99,6 +100,7 @@ def _line(scope: Any, visit: Visit) -> dict[str, Any]:
     client = scope.get("client")
     return {
         "unix_s": round(time.time(), 3),
+        "pid": os.getpid(),
         "method": scope["method"],
         "path": scope["path"][:256],
         "status": visit.status or 499,  # it hung up before there was an answer

@@ -1,8 +1,8 @@
-"""Conversations from turn to turn: what a finished turn leaves behind, and how other frontends learn of it.
+"""Conversations from turn to turn: what a finished turn leaves behind, here and for other frontends.
 
-A session is written behind to the NATS bucket under the key that its next turn must extend. It is read there
-in one case only: a request that has an earlier answer by its shape, and that this process knows nothing of
-(another frontend served it, or this one was restarted). That read has a short deadline.
+A session is shared under the key that its next turn must extend. It is asked for in two cases only: a request
+that has an earlier answer by its shape, of which this process knows nothing, or not the last one (another
+frontend served it, or this one was restarted); and the first turn under an explicit id.
 """
 
 import asyncio
@@ -10,27 +10,18 @@ import logging
 import secrets
 import time
 
-from nats.errors import Error as NatsError
-from nats.js.errors import KeyNotFoundError
-from nats.js.kv import KeyValue
+import xxhash
 
-from controlplane import metrics
-from controlplane.features import explicit_key
+from controlplane.features import Conversation, explicit_key
 from controlplane.parse import Request
+from controlplane.sharing import Sharing
 from controlplane.state import TurnState
 from controlplane.transfers import Transfers
-from ppd.core import identity, names
+from ppd.core import identity
 from ppd.core.names import Path, Reason
 from ppd.core.predict import session_mean
-from ppd.core.records import BadRecordError, SessionRecord, decode, encode
+from ppd.core.records import SessionRecord
 from ppd.core.sessions import Mark, Match, Session, SessionStore
-from ppd.runtime.bus import Bus, BusError
-
-READ_S = 0.1
-_MAX_PENDING = 10_000
-_MAX_READS = 64  # at once; beyond them an unknown session is simply unknown
-_PAUSE_S = 0.05
-_BUCKET_BYTES = 1 << 30
 
 
 def _new_id() -> str:
@@ -41,46 +32,13 @@ class History:
     """Owns what happens to sessions after a turn."""
 
     def __init__(
-        self,
-        sessions: SessionStore,
-        transfers: Transfers,
-        bus: Bus,
-        namespace: str,
-        ttl_s: float,
-        logger: logging.Logger,
+        self, sessions: SessionStore, transfers: Transfers, sharing: Sharing, logger: logging.Logger
     ) -> None:
-        self._transfers = transfers
         self._sessions = sessions
-        self._bus = bus
-        self._bucket = names.stream_name(names.SESSIONS_BUCKET, namespace)
-        self._ttl_s = ttl_s
+        self._transfers = transfers
+        self._sharing = sharing
         self._log = logger
-        self._kv: KeyValue | None = None
-        self._reads = 0
-        self._pending: dict[str, SessionRecord] = {}
-        self._filled = asyncio.Event()
-
-    @property
-    def shared(self) -> bool:
-        """The bucket was reached: sessions go to, and come from, other frontends."""
-        return self._kv is not None
-
-    @property
-    def pending(self) -> int:
-        """Sessions that are not written yet."""
-        return len(self._pending)
-
-    # --- in this process ---
-
-    def reserve(self, turn: TurnState) -> None:
-        """Before the first answer of a conversation with an explicit id: turns of it that come meanwhile
-        find the same D."""
-        turn.session = turn.conversation.session
-        if turn.session is None and turn.request.explicit_id:
-            session = Session(_new_id(), explicit_key(turn.request))
-            session.decode_worker = turn.plan.decode.id
-            self._sessions.keep(session, turn.started_s)
-            turn.session = session
+        self._claims: dict[str, asyncio.Task[Session]] = {}
 
     def finish(self, turn: TurnState, now_s: float) -> None:
         """Remember where the conversation lives now. A turn that gave no token leaves nothing behind."""
@@ -117,72 +75,74 @@ class History:
             if match.exact and match.session.marks and match.session.marks[-1] == match.mark:
                 return match.session
             return match.session.fork(_new_id(), match.mark)
-        if turn.session is not None and not turn.session.marks:
-            return turn.session
+        session = turn.conversation.session
+        if session is not None and not session.marks:
+            return session
         return Session(_new_id(), explicit_key(turn.request) if turn.request.explicit_id else "")
 
     # --- with other frontends ---
 
-    def may_know(self, request: Request) -> bool:
-        """Whether another frontend may have served this conversation."""
-        return (
-            self._kv is not None
-            and self._bus.connected
-            and self._reads < _MAX_READS
-            and any(message.role == "assistant" for message in request.messages)
-        )
+    def may_know_more(self, request: Request, match: Match | None) -> bool:
+        """Whether another frontend may have served this conversation since."""
+        if not self._sharing.reached.is_set():
+            return False
+        last = next((i for i in _backwards(request) if request.messages[i].role == "assistant"), None)
+        return last is not None and (match is None or match.messages < last)
 
-    async def fetch(self, request: Request) -> Match | None:
-        """The session from NATS, now known here too; None when it is not there, or not in time."""
+    async def fetch(self, request: Request, match: Match | None) -> Match | None:
+        """Where another frontend left the conversation, now known here too; else `match`."""
         places = identity.candidates(request.messages, request.keys)
         place = next((each for each in places if each.after is not None), None)
-        if place is None or self._kv is None:
-            return None
-        self._reads += 1
-        try:
-            async with asyncio.timeout(READ_S):
-                entry = await self._kv.get(f"{place.after:016x}")
-            record = decode(entry.value or b"", SessionRecord)
-        except KeyNotFoundError:
-            metrics.SESSION_READS.labels("unknown").inc()
-            return None
-        except (TimeoutError, NatsError, BusError, BadRecordError, OSError):
-            metrics.SESSION_READS.labels("failed").inc()
-            return None
-        finally:
-            self._reads -= 1
-        metrics.SESSION_READS.labels("found").inc()
-        session = _from_record(record)
+        record = await self._sharing.get(f"{place.after:016x}") if place else None
+        if place is None or record is None:
+            return match
+        known = match.session if match and match.session.id == record.session_id else None
+        session = known or Session(record.session_id, record.explicit_id)
         now_s = asyncio.get_running_loop().time()
-        self._sessions.keep(session, now_s)
+        self._sessions.add_mark(session, _take_over(session, record), now_s)
         session.last_s = now_s - max(0.0, time.time() - record.last_unix_s)
         return Match(session, session.marks[-1], True, place.messages)
 
-    def _share(self, session: Session, model: str) -> None:
-        mark = session.marks[-1]
-        if len(self._pending) >= _MAX_PENDING:
-            self._pending.pop(next(iter(self._pending)))
-            metrics.RECORDS.labels("session-dropped").inc()
-        self._pending[f"{mark.after:016x}"] = _to_record(session, model)
-        self._filled.set()
+    def must_claim(self, request: Request, conversation: Conversation) -> bool:
+        """Whether this is a first turn under an explicit id, as far as is known here."""
+        return bool(request.explicit_id) and conversation.session is None
 
-    async def run(self) -> None:
-        """Write behind. For a Supervisor: raises on an outage; what was not written is kept, bounded."""
-        await self._bus.connect()
-        self._kv = await self._bus.kv(self._bucket, history=1, ttl_s=self._ttl_s, max_bytes=_BUCKET_BYTES)
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            while self._pending and self._bus.connected:
-                key = next(iter(self._pending))
-                record = self._pending.pop(key)
-                # No acknowledgement is awaited: a session that is lost here costs one P->D turn.
-                await self._bus.publish(f"$KV.{self._bucket}.{key}", encode(record), "session")
-            await asyncio.sleep(_PAUSE_S)
+    async def claim(self, request: Request, decode_worker: str) -> Session:
+        """The session of an explicit id. The first frontend to ask says which D it lives on; turns that come
+        while the first one is under way, here or elsewhere, find the same."""
+        key = explicit_key(request)
+        task = self._claims.get(key)
+        if task is None:
+            task = self._claims[key] = asyncio.create_task(self._agree(key, request.model, decode_worker))
+            task.add_done_callback(lambda _: self._claims.pop(key, None))
+        return await asyncio.shield(task)  # of a client that hangs up, others may wait for the same
+
+    async def _agree(self, key: str, model: str, decode_worker: str) -> Session:
+        session = Session(_new_id(), key)
+        session.decode_worker = decode_worker
+        agreed = await self._sharing.claim(_explicit_place(key), _to_record(session, model))
+        session.id, session.decode_worker = agreed.session_id, agreed.decode_worker
+        self._sessions.keep(session, asyncio.get_running_loop().time())
+        return session
+
+    def _share(self, session: Session, model: str) -> None:
+        record = _to_record(session, model)
+        self._sharing.put(record.after, record)
+        if session.explicit_id:
+            self._sharing.put(_explicit_place(session.explicit_id), record)
+
+
+def _backwards(request: Request) -> range:
+    return range(len(request.messages) - 1, -1, -1)
+
+
+def _explicit_place(key: str) -> str:
+    """Where the session of an explicit id is shared, beside the places of histories."""
+    return f"x{xxhash.xxh3_64_intdigest(key.encode('utf-8', 'surrogatepass')):016x}"
 
 
 def _to_record(session: Session, model: str) -> SessionRecord:
-    mark = session.marks[-1]
+    mark = session.marks[-1] if session.marks else Mark(0, 0, 0, 0, 0)
     return SessionRecord(
         session_id=session.id,
         model=model,
@@ -202,21 +162,19 @@ def _to_record(session: Session, model: str) -> SessionRecord:
     )
 
 
-def _from_record(record: SessionRecord) -> Session:
-    session = Session(record.session_id, record.explicit_id)
+def _take_over(session: Session, record: SessionRecord) -> Mark:
+    """What another frontend knows of the session; the mark of its last turn."""
     session.decode_worker = record.decode_worker
     session.prefill_worker = record.prefill_worker
     session.p_known_tokens = record.p_known_tokens
     session.local_streak = record.local_streak
     session.n_out_mean_tokens = record.n_out_mean_tokens
     session.last_path = record.last_path
-    session.marks = (
-        Mark(
-            int(record.boundary, 16),
-            int(record.after, 16),
-            record.turn,
-            record.n_prompt_tokens,
-            record.n_ctx_tokens,
-        ),
+    session.pullback = None
+    return Mark(
+        int(record.boundary, 16),
+        int(record.after, 16),
+        record.turn,
+        record.n_prompt_tokens,
+        record.n_ctx_tokens,
     )
-    return session

@@ -131,8 +131,10 @@ class _Parent:
         from prometheus_client import multiprocess  # here: its folder is set by now
 
         now_s = time.monotonic()
-        child.failures = 0 if now_s - child.started_s > _HEALTHY_AFTER_S else child.failures + 1
+        if now_s - child.started_s > _HEALTHY_AFTER_S:
+            child.failures = 0
         wait_s = _BACKOFF_S[min(child.failures, len(_BACKOFF_S) - 1)]
+        child.failures += 1
         self._log.error("process %d ended (%d); another starts in %g s", child.number, status, wait_s)
         multiprocess.mark_process_dead(child.pid)  # type: ignore[no-untyped-call]
         child.pid, child.again_s = 0, now_s + wait_s

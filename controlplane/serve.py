@@ -17,6 +17,8 @@ from controlplane.quota import Quota
 from controlplane.settings import FrontendSettings
 from ppd.runtime import logs, tracing
 
+_WARM_S = 2.0
+
 
 def run(settings: FrontendSettings, sibling: Sibling) -> int:
     """Serve on the sibling's socket until SIGINT or SIGTERM."""
@@ -32,6 +34,7 @@ async def _serve(settings: FrontendSettings, sibling: Sibling) -> int:
     quota = Quota(sibling.memory, settings.processes, sibling.number)
     frontend = Frontend(settings, tracer, log, quota)
     frontend.start()
+    await frontend.warm(_WARM_S)
     tls = _tls(settings)
     limits = server.Limits(settings.max_head_bytes, settings.head_s, settings.max_connections)
     http = server.make(with_cors(frontend, settings.cors_origins), settings.shutdown_s, limits, tls)

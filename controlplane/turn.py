@@ -131,10 +131,14 @@ class TurnHandler:
         request = turn.request
         begin_s = self._loop.time()
         match = self._features.find(request, begin_s)
-        if match is None and self._history.may_know(request):
-            match = await self._history.fetch(request)
+        if self._history.may_know_more(request, match):
+            match = await self._history.fetch(request, match)
             begin_s = self._loop.time()
         turn.conversation = self._features.read(request, match, begin_s)
+        if self._history.must_claim(request, turn.conversation):
+            await self._claim(turn)
+            begin_s = self._loop.time()
+        turn.session = turn.conversation.session
         failed: frozenset[str] = frozenset()
         while True:
             with turn.spans.leg(names.SPAN_ROUTE) as span:
@@ -145,7 +149,6 @@ class TurnHandler:
                     span.set_attributes(turn.route_attributes())
             if not failed:
                 metrics.DECISION.observe(self._loop.time() - begin_s)
-                self._history.reserve(turn)
             try:
                 await self._legs.run(turn, plan)
                 return
@@ -164,6 +167,14 @@ class TurnHandler:
                     raise ApiError(502, "the engine failed in the middle of the answer") from error
                 if turn.client.finished:
                     return
+
+    async def _claim(self, turn: TurnState) -> None:
+        """Agree with other frontends on the D of a conversation that begins under an explicit id."""
+        plan = self._router.plan(
+            turn.request, turn.conversation, turn.slo, self._loop.time(), force=turn.force
+        )
+        session = await self._history.claim(turn.request, plan.decode.id)
+        turn.conversation = turn.conversation._replace(session=session)
 
     async def _can_go_on(self, turn: TurnState, failed: frozenset[str]) -> bool:
         """After a stream broke: it had ended but for the last event, or another engine can go on with it."""

@@ -29,11 +29,15 @@ class BusError(Exception):
 class Bus:
     """One connection to NATS, with JetStream."""
 
-    def __init__(self, servers: list[str], name: str, logger: logging.Logger | None = None) -> None:
+    def __init__(
+        self, servers: list[str], name: str, logger: logging.Logger | None = None, echo: bool = True
+    ) -> None:
+        """`echo`: whether its subscriptions get what it publishes itself."""
         if not servers:
             raise BusError("no NATS server is configured")
         self._servers = servers
         self._name = name
+        self._echo = echo
         self._log = logger or logging.getLogger(__name__)
         self._nc: Client | None = None
         self._js: JetStreamContext | None = None
@@ -70,6 +74,7 @@ class Bus:
                 self._nc = await nats.connect(
                     servers=self._servers,
                     name=self._name,
+                    no_echo=not self._echo,
                     connect_timeout=_CONNECT_DEADLINE_S,
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=0.5,

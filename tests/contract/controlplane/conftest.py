@@ -72,7 +72,7 @@ class Cluster:
         )
         made.engines = self.engines
         await until(lambda: len(made.frontend.cluster.workers) == len(self.engines))
-        await until(lambda: made.frontend.bus.connected and made.frontend.history.shared)
+        await until(lambda: made.frontend.bus.connected and made.frontend.sharing.reached.is_set())
         return made
 
 

@@ -152,8 +152,8 @@ async def test_first_turns_never_read_from_nats(cluster: Cluster) -> None:
 
 async def _shared(stack: Stack) -> None:
     """All that was written behind is in the bucket."""
-    await until(lambda: not stack.frontend.history.pending)
-    await stack.frontend.bus.nc.flush()
+    await until(lambda: not stack.frontend.sharing.pending)
+    await stack.frontend.sharing._bus.nc.flush()
 
 
 async def test_moved_kv_lands_in_the_turns_record(cluster: Cluster) -> None:
