@@ -61,6 +61,11 @@ class FrontendSettings(ServiceSettings):
     tls_cert: FilePath | None = Field(None, description="certificate chain (PEM); with it only TLS is spoken")
     tls_key: FilePath | None = Field(None, description="its private key; empty: in the same file")
     access_log: str = Field("", description="file for a line of JSON per request; -: standard output")
+    jaeger_url: str = Field(
+        "",
+        pattern=r"^(https?://[^\s]+)?$",
+        description="where a browser reaches Jaeger, for the links of the page /ui; empty: none",
+    )
 
     admin_key: Secret = secret("key for the admin endpoints and for forcing a path; empty: both are off")
     engine_key: Secret = secret("bearer token that the engines ask for")

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
-from controlplane import metrics
+from controlplane import metrics, ui
 from controlplane.cluster import Cluster
 from controlplane.errors import ApiError
 from controlplane.ledger import Ledger
@@ -47,6 +47,7 @@ def build(parts: Parts) -> FastAPI:
     _errors(app)
     _public(app, parts)
     _admin(app, parts)
+    ui.mount(app, parts)
     return app
 
 

@@ -1,0 +1,52 @@
+"""Who may see the page's data: whoever has the admin key, or, where none is set, this machine's own users."""
+
+import secrets
+from collections.abc import Mapping
+from ipaddress import ip_address
+
+from controlplane.errors import ApiError
+from ppd.core.names import H_ADMIN
+
+
+def loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's own."""
+    name = host.strip("[]")
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+class Guard:
+    """`listens_on`: the address that the frontend listens on."""
+
+    def __init__(self, admin_key: str, listens_on: str) -> None:
+        self._key = admin_key.encode()
+        self._local = not admin_key and loopback(listens_on)
+
+    @property
+    def has_key(self) -> bool:
+        return bool(self._key)
+
+    def check(self, headers: Mapping[str, str], client: str) -> None:
+        """Raises ApiError (403) for everybody who may not see the data."""
+        if self._key:
+            if not secrets.compare_digest(headers.get(H_ADMIN, "").encode("latin-1", "replace"), self._key):
+                raise ApiError(403, "this needs the admin key", code="admin_key_needed")
+        elif not (self._local and loopback(client) and _direct(headers)):
+            raise ApiError(
+                403, "no admin key is set, so the data is shown on loopback only", code="local_only"
+            )
+
+    def check_key(self, headers: Mapping[str, str], client: str) -> None:
+        """For what changes something: only with the key. Raises ApiError (403)."""
+        if not self._key:
+            raise ApiError(403, "changes need an admin key, and none is set", code="no_admin_key")
+        self.check(headers, client)
+
+
+def _direct(headers: Mapping[str, str]) -> bool:
+    """Neither through a proxy, nor by a foreign name that was made to resolve to this machine."""
+    host = headers.get("host", "")
+    name = host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
+    return loopback(name) and not any(each in headers for each in ("forwarded", "x-forwarded-for", "via"))

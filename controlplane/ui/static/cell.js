@@ -1,0 +1,43 @@
+// What one cell of the table knows, and why it says what it says.
+
+import { byId, el } from "./dom.js";
+import { ms, nameOf, percent, plural, signed } from "./format.js";
+
+const BOTH = ["p-d", "d-local"];
+
+export function showCell(choice) {
+  const box = byId("cell");
+  if (!choice) return box.replaceChildren(el("p", { class: "note" }, "Choose a cell of the table: click it, or use the arrow keys and Enter."));
+  const { table, slo, slot, name, late } = choice;
+  const [value, source] = table.verdicts[slo][slot];
+  const [ttft, tpot] = table.classes[slo];
+  const own = table.cells[slot];
+  const figures = table.cells[source].paths;
+  const path = value > 0 ? "d-local" : "p-d";
+  const saved = 1 - figures["d-local"].ttft_ms.mean / figures["p-d"].ttft_ms.mean;
+  const added = figures["d-local"].tpot_ms.mean / figures["p-d"].tpot_ms.mean - 1;
+  return box.replaceChildren(
+    el("h3", { class: "mono" }, name(slot)),
+    el("p", { class: "verdict" }, el("b", { class: `swatch ${path}` }, nameOf(path)), ` for ${slo}: staying on D ${change(saved, "saves", "costs")} of TTFT and ${change(added, "adds", "saves")} of TPOT.`),
+    el("p", { class: "sum mono" }, `${ttft} × ${signed(saved)} − ${tpot} × ${signed(added)} = `, el("b", {}, signed(value))),
+    el("p", {}, why(own, slot, source, name)),
+    el("table", { class: "figures-of" }, el("caption", { class: "hidden" }, `Figures of ${name(source)}`), head(), el("tbody", {}, ...Object.entries(figures).map(row))),
+    el("p", { class: "note" }, [source === slot ? "" : `figures of ${name(source)}`, own.measured_qps ? `measured at ${own.measured_qps} chats/s` : "", `${plural(late, "turn")} of late in this cell`].filter(Boolean).join(" · ")),
+  );
+}
+
+const change = (share, more, less) => `${share < 0 ? less : more} ${percent(Math.abs(share))}`;
+
+function why(own, slot, source, name) {
+  if (source === slot) return "Its own measurements decide.";
+  if (BOTH.every((path) => own.paths[path])) return `Its own measurements are a tie; ${name(source)}, the nearest cell with a clear score, decides.`;
+  const had = BOTH.filter((path) => own.paths[path]);
+  return `${had.length ? `Only ${nameOf(had[0])} was measured here` : "It was not measured"}; ${name(source)}, the nearest cell that was measured on both paths, decides.`;
+}
+
+const head = () => el("thead", {}, el("tr", {}, ...["path", "TTFT", "TPOT", "turns", "from"].map((text) => el("th", { scope: "col" }, text))));
+
+function row([path, { ttft_ms, tpot_ms, provenance }]) {
+  const spread = (each) => el("td", {}, ms(each.mean), el("small", {}, each.sd ? ` ± ${ms(each.sd)}` : ""));
+  return el("tr", {}, el("th", { scope: "row" }, el("span", { class: `swatch ${path}` }, nameOf(path))), spread(ttft_ms), spread(tpot_ms), el("td", {}, String(Math.round(ttft_ms.n))), el("td", {}, provenance));
+}
