@@ -90,7 +90,14 @@ class Frontend:
         )
         self._surface = surface.build(
             surface.Parts(
-                settings, self.cluster, self.watch, self.bus, self.tables, self.sessions, self.ledger
+                settings,
+                self.cluster,
+                self.watch,
+                self.bus,
+                self.tables,
+                self.sessions,
+                self.ledger,
+                self.turns.gate,
             )
         )
         self._tasks = Supervisor(logger)

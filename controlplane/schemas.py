@@ -1,4 +1,4 @@
-"""The documented schemas of the two hot endpoints, which bare ASGI handlers serve, not FastAPI's routing."""
+"""The documented schemas of the endpoints that bare ASGI handlers serve, not FastAPI's routing."""
 
 from typing import Any
 
@@ -55,6 +55,36 @@ class CompletionRequest(_Common):
     echo: bool | None = None
 
 
+class ResponsesRequest(_Open):
+    model: str
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    stream: bool | None = None
+    max_output_tokens: int | None = Field(None, ge=0)
+    previous_response_id: str | None = Field(None, description="goes to the engine that keeps that response")
+    tools: list[dict[str, Any]] | None = None
+
+
+class MessagesRequest(_Open):
+    model: str
+    messages: list[Message]
+    max_tokens: int = Field(ge=0)
+    system: str | list[dict[str, Any]] | None = None
+    stream: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class TokenizeRequest(_Open):
+    model: str
+    prompt: str | None = None
+    messages: list[Message] | None = None
+
+
+class DetokenizeRequest(_Open):
+    model: str
+    tokens: list[int]
+
+
 class Error(BaseModel):
     message: str
     type: str
@@ -82,18 +112,30 @@ class Answer(_Open):
 
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer} for status in (400, 404, 408, 413, 415, 429, 500, 502, 503)
+    status: {"model": ErrorAnswer} for status in (400, 401, 404, 408, 413, 415, 429, 431, 500, 502, 503, 504)
+}
+_DOCUMENTED: dict[str, type[BaseModel]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+    "/v1/responses": ResponsesRequest,
+    "/v1/messages": MessagesRequest,
+    "/v1/messages/count_tokens": MessagesRequest,
+    "/tokenize": TokenizeRequest,
+    "/detokenize": DetokenizeRequest,
 }
 
 
+_ANSWERS: dict[str, type[BaseModel]] = {"/v1/chat/completions": Answer, "/v1/completions": Answer}
+
+
 def document(app: FastAPI) -> None:
-    """Put both endpoints into the OpenAPI document. They are served before FastAPI sees them."""
+    """Put them into the OpenAPI document. They are served before FastAPI sees them."""
 
     async def served_before(body: Any) -> None:
         raise AssertionError("a bare ASGI handler serves this path")
 
-    for path, model in (("/v1/chat/completions", ChatRequest), ("/v1/completions", CompletionRequest)):
-        app.post(path, tags=["openai"], response_model=Answer, responses=_ERRORS)(
+    for path, model in _DOCUMENTED.items():
+        app.post(path, tags=["openai"], response_model=_ANSWERS.get(path, _Open), responses=_ERRORS)(
             _typed(served_before, model)
         )
 

@@ -1,26 +1,25 @@
-"""The FastAPI surface: models, health, metrics, the OpenAPI document, and what an operator asks."""
+"""The FastAPI surface: models, health, metrics, the OpenAPI document; what an operator asks is in `admin`."""
 
-import secrets
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, FastAPI, Header, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
-from controlplane import metrics, ui
+from controlplane import admin, metrics, ui
 from controlplane.cluster import Cluster
 from controlplane.errors import ApiError
+from controlplane.gate import Gate
 from controlplane.ledger import Ledger
 from controlplane.schemas import document
 from controlplane.settings import FrontendSettings
 from controlplane.tables import Tables
 from ppd.core.names import Role
-from ppd.core.records import encode
 from ppd.core.sessions import SessionStore
 from ppd.runtime.bus import Bus
 from ppd.runtime.registry import WorkerWatch
@@ -37,6 +36,7 @@ class Parts:
     tables: Tables
     sessions: SessionStore
     ledger: Ledger
+    gate: Gate
 
 
 def build(parts: Parts) -> FastAPI:
@@ -46,7 +46,7 @@ def build(parts: Parts) -> FastAPI:
     document(app)
     _errors(app)
     _public(app, parts)
-    _admin(app, parts)
+    app.include_router(admin.router(parts))
     ui.mount(app, parts)
     return app
 
@@ -63,11 +63,17 @@ def _errors(app: FastAPI) -> None:
         return shaped(ApiError(error.status_code, str(error.detail)))
 
     async def invalid(_: Request, error: Any) -> Response:
-        return shaped(ApiError(400, str(error.errors()[0].get("msg", "invalid request"))))
+        first = error.errors()[0]
+        param = ".".join(str(part) for part in first.get("loc", ())[1:])
+        return shaped(ApiError(400, f"{param}: {first.get('msg', 'invalid')}", param=param))
+
+    async def unexpected(_: Request, error: Any) -> Response:
+        return shaped(ApiError(500, "internal error"))
 
     app.add_exception_handler(ApiError, api)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Exception, unexpected)
 
 
 def _public(app: FastAPI, parts: Parts) -> None:
@@ -162,56 +168,3 @@ def _why(models: dict[str, Any], outages: list[str]) -> list[str]:
         if model["missing"]:
             reasons.append(f"{name}: no {' and no '.join(model['missing'])} worker is ready")
     return reasons
-
-
-def _admin(app: FastAPI, parts: Parts) -> None:
-    key = parts.settings.admin_key
-
-    async def allowed(x_ppd_admin_key: Annotated[str, Header()] = "") -> None:
-        if not key or not secrets.compare_digest(x_ppd_admin_key.encode(), key.encode()):
-            raise ApiError(403, "this needs the admin key")
-
-    guard = [Depends(allowed)]
-
-    @app.get("/admin/workers", tags=["admin"], dependencies=guard)
-    async def workers() -> list[dict[str, Any]]:
-        """Every worker, with this frontend's own load on it."""
-        return [
-            {
-                "worker_id": worker.id,
-                "name": worker.name,
-                "role": worker.record.role,
-                "model": worker.record.model,
-                "status": worker.record.status,
-                "running": worker.running,
-                "prefill_tokens": worker.prefill_tokens,
-            }
-            for worker in parts.cluster.workers.values()
-        ]
-
-    @app.get("/admin/sessions", tags=["admin"], dependencies=guard)
-    async def sessions(limit: int = 100) -> dict[str, Any]:
-        """The sessions used last."""
-        newest = parts.sessions.newest(max(0, min(limit, 1000)))
-        return {
-            "total": len(parts.sessions),
-            "sessions": [
-                {
-                    "session_id": session.id,
-                    "turn": session.turn,
-                    "decode_worker": session.decode_worker,
-                    "prefill_worker": session.prefill_worker,
-                    "path": session.last_path,
-                    "tokens": session.marks[-1].total_tokens if session.marks else 0,
-                }
-                for session in newest
-            ],
-        }
-
-    @app.get("/admin/turns", tags=["admin"], dependencies=guard)
-    async def turns(limit: int = 50) -> Response:
-        """The turns of late, the newest first."""
-        newest = list(parts.ledger.recent)[::-1][: max(0, limit)]
-        return Response(
-            b"[" + b",".join(encode(each) for each in newest) + b"]", media_type="application/json"
-        )
