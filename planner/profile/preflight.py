@@ -2,18 +2,17 @@
 
 import secrets
 
-from planner.profile.client import Cluster, Frontend, TurnError
-from planner.profile.conversation import hold
+from planner.profile.client import Answer, Cluster, Frontend, TurnError
 from planner.profile.figures import BASE
-from planner.profile.records import ProfileError, Sample
+from planner.profile.records import ProfileError
 from planner.profile.words import Words
-from ppd.core.cells import CONTEXT_TOKENS, SHAPES, Cell, Context, Ratio
+from ppd.core.cells import CONTEXT_TOKENS, SHAPES, Cell
 from ppd.core.names import Path
 from ppd.core.placement import parse_placement
 
-_WARM_UP = Cell(Context.SMALL, Ratio.TINY, 0.5)
 # A conversation that D mostly wrote itself: only from there can P have its KV.
-_ASKED_TOKENS, _ANSWERED_TOKENS = 32, 320
+_ASKED_TOKENS = 32
+_SHORT_TOKENS, _ANSWERED_TOKENS = 16, 320
 _PULLED = 0.6  # of the answer: P holds at least so much of it after a pull, whole blocks that they are
 _DEADLINE_S = 120.0
 
@@ -32,35 +31,41 @@ async def warm_up(frontend: Frontend, words: Words) -> None:
     except TurnError as error:
         raise ProfileError(f"the frontend does not answer a plain chat: {error}") from error
     for path in BASE:
-        sample = await _try(frontend, words, _WARM_UP, path)
-        if not sample.ok:
+        try:
+            answer = await _second_turn(frontend, words, _SHORT_TOKENS, path)
+            failed = "" if answer.route == path else f"went {answer.route} ({answer.reason})"
+        except TurnError as error:
+            failed = str(error)
+        if failed:
             raise ProfileError(
-                f"a turn that was forced to {path} failed: {sample.error}. To force paths the frontend needs "
+                f"a turn that was forced to {path} failed: {failed}. To force paths the frontend needs "
                 "PPD_ADMIN_KEY in its environment, and this command the same"
             )
 
 
 async def pulls_back(frontend: Frontend, words: Words) -> str:
-    """Why pull-back cannot be measured; empty if it can."""
-    session = secrets.token_hex(8)
-    system, user = words.opening(_ASKED_TOKENS)
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-    try:
-        first = await frontend.ask(messages, _ANSWERED_TOKENS, session, _DEADLINE_S)
-        messages.append({"role": "assistant", "content": first.text})
-        messages.append({"role": "user", "content": words.message(_ASKED_TOKENS)})
-        then = await frontend.ask(messages, 2, session, _DEADLINE_S, Path.P_D_PULLBACK)
-    except TurnError as error:
-        return str(error)
-    if then.route != Path.P_D_PULLBACK:
-        return f"went {then.route} ({then.reason})"
-    if 0 <= then.cached_tokens < _PULLED * _ANSWERED_TOKENS:
-        return f"P held only {then.cached_tokens} tokens after it"
+    """Why pull-back cannot be measured; empty if it can. A long answer is asked for only where it matters."""
+    for answered in (_SHORT_TOKENS, _ANSWERED_TOKENS):
+        try:
+            answer = await _second_turn(frontend, words, answered, Path.P_D_PULLBACK)
+        except TurnError as error:
+            return str(error)
+        if answer.route != Path.P_D_PULLBACK:
+            return f"went {answer.route} ({answer.reason})"
+    if 0 <= answer.cached_tokens < _PULLED * _ANSWERED_TOKENS:
+        return f"P held only {answer.cached_tokens} tokens after it"
     return ""
 
 
-async def _try(frontend: Frontend, words: Words, cell: Cell, path: Path) -> Sample:
-    return (await hold(frontend, words, cell, path, 2, _DEADLINE_S))[-1]
+async def _second_turn(frontend: Frontend, words: Words, answered: int, path: Path) -> Answer:
+    """Of a conversation whose first answer had so many tokens. Raises TurnError."""
+    session = secrets.token_hex(8)
+    system, user = words.opening(_ASKED_TOKENS)
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    first = await frontend.ask(messages, answered, session, _DEADLINE_S)
+    messages.append({"role": "assistant", "content": first.text})
+    messages.append({"role": "user", "content": words.message(_ASKED_TOKENS)})
+    return await frontend.ask(messages, 2, session, _DEADLINE_S, path)
 
 
 def check(cluster: Cluster) -> None:

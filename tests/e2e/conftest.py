@@ -1,5 +1,6 @@
 """Fixtures: the whole stack, started once by `ppd up` with real engines."""
 
+import contextlib
 import signal
 from collections.abc import Iterator
 
@@ -12,10 +13,9 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.fixture(scope="session")
-def real_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+@contextlib.contextmanager
+def running(stack: LocalStack) -> Iterator[LocalStack]:
     """1P1D of real vLLM, up and serving; at the end `ppd down` must leave nothing."""
-    stack = LocalStack(tmp_path_factory.mktemp("stack"))
     signal.signal(signal.SIGTERM, _interrupt)  # else a test run that is ended leaves the stack behind
     with engines_to_ourselves():
         try:
@@ -28,6 +28,12 @@ def real_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]
             for process in left:
                 process.kill()
     assert left == []
+
+
+@pytest.fixture(scope="session")
+def real_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    with running(LocalStack(tmp_path_factory.mktemp("stack"))) as stack:
+        yield stack
 
 
 @pytest.fixture

@@ -1,52 +1,89 @@
-"""A profile of real engines that serves, and what TPOT's weight does to the route (the paper's Figure 6)."""
+"""A measured table that serves, and what TPOT's weight does to the route (the paper's Figure 6, in kind)."""
 
 import asyncio
 import os
 import subprocess
+from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
+import httpx
+import psutil
 import pytest
 
 from ppd.core.names import Path as Route
-from ppd.core.records import TableSnapshot, decode
-from tests.e2e.local_stack import LocalStack
-from tests.e2e.weight_sweep import WEIGHTS, Sweep, slo_class
+from ppd.core.records import CellRecord, TableSnapshot
+from tests.e2e.cell_traffic import Traffic
+from tests.e2e.local_stack import LocalStack, eventually
+from tests.e2e.measured import KEPT, profile
+from tests.support.servers import free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-_BUDGET = os.environ.get("PPD_TEST_PROFILE_BUDGET", "10m")
-_SWEEP_S = float(os.environ.get("PPD_TEST_SWEEP_S", "90"))
-_RATE = 0.3  # conversations a second, of seven turns each: what two CPU engines serve
+_WEIGHTS = (0.0, 1.0, 4.0, 16.0, 1e4)  # of TPOT, against 1 for TTFT: under the last TPOT alone counts
+_COSTS = 0.05  # of TPOT: less is noise
+_CELLS = 3
+_SWEEP_S = float(os.environ.get("PPD_TEST_SWEEP_S", "240"))
 
 
-def test_a_measured_table_serves_and_the_weights_move_the_route(real_stack: LocalStack, tmp_path: Path):
-    out = Path(os.environ.get("PPD_TEST_PROFILE_OUT") or tmp_path / "profile")
-    done = subprocess.run(
-        real_stack.command("profile", "--budget", _BUDGET, "--out", str(out), "--publish"),
-        env=real_stack.environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
-    print(done.stdout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    table = decode((out / "table.json").read_bytes(), TableSnapshot)
-    both = [c for c in table.cells if {Route.P_D.value, Route.D_LOCAL.value} <= c.paths.keys()]
-    assert len(both) >= 3
-    assert (out / "report.html").stat().st_size > 10_000
+@pytest.fixture(scope="module")
+def table(real_stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> TableSnapshot:
+    found = profile(real_stack, KEPT or tmp_path_factory.mktemp("profile"), "--publish")
+    for weight in _WEIGHTS:
+        done = real_stack.ppd("table", "set-weights", _slo_class(weight), "1", f"{weight:g}")
+        assert done.returncode == 0, done.stderr
+    return found
 
-    for weight in WEIGHTS:
-        set_weights = real_stack.ppd("table", "set-weights", slo_class(weight), "1", f"{weight:g}")
-        assert set_weights.returncode == 0, set_weights.stderr
-    model = table.model
-    sweep = Sweep(real_stack.url, model, _RATE)
-    asyncio.run(sweep.run(_SWEEP_S))
-    for weight, routes in sweep.routes.items():
-        print(f"w_tpot {weight:g}: {dict(routes)}")
-    print(dict(sweep.reasons))
-    shares = sweep.shares()
-    assert shares[0] >= 0.8  # what is left goes P->D because D is busy just then
+
+@pytest.fixture(params=["ppd", "adaptive"])
+def frontend(real_stack: LocalStack, request: pytest.FixtureRequest) -> Iterator[str]:
+    """One more frontend of the stack, with a policy of its own."""
+    port = free_port()
+    command = psutil.Process(real_stack.pids()["frontend"]).cmdline()
+    command[command.index("--port") + 1] = str(port)
+    started = subprocess.Popen([*command, "--policy", request.param], env=real_stack.environment)
+    url = f"http://127.0.0.1:{port}"
+    yield url
+    started.terminate()
+    started.wait(30)
+
+
+def test_the_share_of_d_local_turns_falls_as_the_weight_of_tpot_grows(
+    real_stack: LocalStack, table: TableSnapshot, frontend: str
+):
+    cells = _dear(table)
+    print("cells:", *(f"{c.context}/{c.ratio}@{c.qps:g} at {c.measured_qps:.2f}/s" for c in cells))
+    assert cells, "D-local costs TPOT nowhere: there is nothing to weigh"
+    eventually(lambda: _table_version(frontend, table.model))
+    traffic = Traffic(frontend, table.model, [_slo_class(weight) for weight in _WEIGHTS])
+    asyncio.run(traffic.run(cells, _SWEEP_S / len(cells)))
+    for name, routes in traffic.routes.items():
+        print(f"{name}: {dict(routes)}")
+    print(dict(traffic.reasons))
+    shares = traffic.shares()
+    assert shares[0] >= 0.8
     assert shares[-1] <= 0.2
     assert all(after <= before + 0.1 for before, after in pairwise(shares)), shares
+
+
+def _slo_class(weight: float) -> str:
+    return f"tpot-{weight:g}"
+
+
+def _dear(table: TableSnapshot) -> list[CellRecord]:
+    """Cells where D-local costs TPOT and saves TTFT, the dearest first: elsewhere no weight has to choose."""
+
+    def cost(cell: CellRecord) -> float:
+        x0, x1 = cell.paths[Route.P_D], cell.paths[Route.D_LOCAL]
+        saves = x1.ttft_ms.mean < x0.ttft_ms.mean
+        return x1.tpot_ms.mean / x0.tpot_ms.mean - 1 if saves else 0.0
+
+    both = [cell for cell in table.cells if {Route.P_D, Route.D_LOCAL} <= cell.paths.keys()]
+    return sorted((cell for cell in both if cost(cell) > _COSTS), key=cost, reverse=True)[:_CELLS]
+
+
+def _table_version(url: str, model: str) -> int:
+    """That the frontend at `url` decides by; 0 while it has none, or is not up."""
+    try:
+        return int(httpx.get(f"{url}/health").json()["models"][model]["table_version"] or 0)
+    except (httpx.HTTPError, KeyError):
+        return 0

@@ -12,7 +12,7 @@ from ppd.core.score import slo_classes
 from ppd.core.table import Table
 
 EXPLORE = 0.01
-MAX_EXPLORE = 0.02
+MAX_EXPLORE = 0.1
 EVERY_S = 10.0  # a table is considered so often at most
 REFRESH_S = 120.0  # moved figures without a changed verdict are published so often at most
 _SHIFT = log(1.15)  # figures that moved by less are not news

@@ -62,8 +62,9 @@ def test_drift_widens_exploration_within_its_bound_and_zero_stays_zero():
     learner.learned.drifting_until = 10
     better = improved(learner, SEED, 0.01, 0)
     assert better is not None
-    assert better.snapshot.explore_share == MAX_EXPLORE == 0.02
+    assert better.snapshot.explore_share == 0.02
     assert explore_share(0.0, learner.learned) == 0.0
+    assert explore_share(0.08, learner.learned) == MAX_EXPLORE
     learner.learned.samples = 10
     back = improved(learner, better.snapshot, 0.01, 0)
     assert back is not None

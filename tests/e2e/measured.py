@@ -1,0 +1,37 @@
+"""What `ppd profile` says of a running stack."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from ppd.core.records import TableSnapshot, decode
+from tests.e2e.local_stack import LocalStack
+
+# A folder that outlives the test: with a table in it, that one is taken for the fresh profile.
+KEPT = Path(os.environ["PPD_TEST_PROFILE_OUT"]) if "PPD_TEST_PROFILE_OUT" in os.environ else None
+_BUDGET = os.environ.get("PPD_TEST_PROFILE_BUDGET", "10m")
+
+
+def profile(stack: LocalStack, folder: Path, *args: str) -> TableSnapshot:
+    """The table of `ppd profile` in `folder`; with its output."""
+    done = subprocess.run(
+        stack.command("profile", "--budget", _BUDGET, "--out", str(folder), *args),
+        env=stack.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return read(folder)
+
+
+def kept_profile(stack: LocalStack, folder: Path) -> TableSnapshot:
+    """As `profile`, but not measured again if it was kept."""
+    kept = KEPT or folder
+    return read(kept) if (kept / "table.json").exists() else profile(stack, kept)
+
+
+def read(folder: Path) -> TableSnapshot:
+    return decode((folder / "table.json").read_bytes(), TableSnapshot)

@@ -1,0 +1,148 @@
+"""Begun with a table of other hardware, the online loop comes to the verdicts that a profile measures."""
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+
+from planner.profile.figures import Figure
+from ppd.core.cells import CELLS, CONTEXT_TOKENS, SHAPES, Cell
+from ppd.core.learning.publication import MAX_EXPLORE
+from ppd.core.learning.ratios import Belief
+from ppd.core.learning.verdicts import MARGIN, SIGMAS, Cost, score_error
+from ppd.core.names import Path as Route
+from ppd.core.names import planner_subject
+from ppd.core.records import CellRecord, Estimate, TableSnapshot, decode
+from ppd.core.score import SLO_CLASSES, Expected, Weights, score
+from ppd.core.table import Table
+from tests.e2e.cell_traffic import Traffic
+from tests.e2e.conftest import running
+from tests.e2e.local_stack import LocalStack, eventually
+from tests.e2e.measured import kept_profile
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(2400)]
+
+_TRAFFIC_S = float(os.environ.get("PPD_TEST_TRAFFIC_S", "600"))
+_CELLS = 3
+_CLASSES = SLO_CLASSES | {"steady": Weights(ttft=1.0, tpot=16.0)}
+
+
+class Verdict:
+    """What a table says of one cell in one class; `sure` by the spread of its own figures."""
+
+    def __init__(self, table: Table, cell: Cell, weights: Weights) -> None:
+        row = table.lookup(cell.slot)
+        x0, x1 = (_cost(row.record, path) for path in (Route.P_D, Route.D_LOCAL))
+        self.score = score(x0.expected, x1.expected, weights.ttft, weights.tpot)
+        self.local = self.score > 0
+        self.sure = abs(self.score) > max(MARGIN, SIGMAS * score_error(x0, x1, weights))
+
+    def __str__(self) -> str:
+        return f"{'D' if self.local else 'P'}{self.score:+.2f}{'' if self.sure else '?'}"
+
+
+def _cost(record: CellRecord, path: Route) -> Cost:
+    each = record.paths[path]
+    return Cost(Expected(each.ttft_ms.mean, each.tpot_ms.mean), _belief(each.ttft_ms), _belief(each.tpot_ms))
+
+
+def _belief(estimate: Estimate) -> Belief:
+    spread = Figure(estimate.mean, estimate.sd, max(1, round(estimate.n)), 1)
+    return Belief(1.0, spread.error, estimate.sd / estimate.mean, estimate.n)
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[LocalStack]:
+    """Explores as much as may be: ten minutes of two CPU engines are a few hundred turns."""
+    with running(LocalStack(tmp_path / "stack", PPD_EXPLORE=f"{MAX_EXPLORE}")) as started:
+        yield started
+
+
+def test_the_loop_finds_the_verdicts_of_a_profile(stack: LocalStack, tmp_path: Path):
+    fresh = Table(kept_profile(stack, tmp_path / "profile"))
+    _told(stack, "rebuild")
+    for name, weights in _CLASSES.items():
+        _told(stack, "set-weights", name, f"{weights.ttft:g}", f"{weights.tpot:g}")
+    seed = _served(stack)
+    cells = _chosen(seed, fresh)
+    assert any(_wrong(cell, seed, fresh) for cell in cells), "the seed is right: there is nothing to find"
+
+    traffic = Traffic(stack.url, fresh.model, list(_CLASSES))
+    asyncio.run(traffic.run([fresh.lookup(cell.slot).record for cell in cells], _TRAFFIC_S / len(cells)))
+    for name, routes in traffic.routes.items():
+        print(f"{name}: {dict(routes)}")
+    print(dict(traffic.reasons))
+    try:
+        eventually(lambda: not any(_wrong(cell, _served(stack), fresh) for cell in cells), within_s=40)
+    finally:
+        _show(cells, seed, _served(stack), fresh)
+        print(stack.ppd("table", "history").stdout)
+        print(json.dumps(_status(stack)["tables"], indent=1))
+
+
+def _told(stack: LocalStack, *args: str) -> str:
+    done = stack.ppd("table", *args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _served(stack: LocalStack) -> Table:
+    return Table(decode(_told(stack, "show", "--json").encode(), TableSnapshot))
+
+
+def _chosen(seed: Table, fresh: Table) -> list[Cell]:
+    """Cells of the profile in which most of the seed's verdicts are wrong.
+
+    Only those that a second turn can be told to belong to: the router takes an answer to be as long as the
+    last one, or as its limit.
+    """
+    measured = [cell for cell in CELLS if fresh.lookup(cell.slot).exact]
+    known = [cell for cell in measured if SHAPES[cell.ratio].n_out <= CONTEXT_TOKENS[cell.context] // 2]
+    return sorted(known, key=lambda cell: _wrong(cell, seed, fresh), reverse=True)[:_CELLS]
+
+
+def _wrong(cell: Cell, table: Table, fresh: Table) -> int:
+    """Verdicts of `table` that the profile surely contradicts."""
+    both = _verdicts([cell], table, fresh).values()
+    return sum(theirs.sure and theirs.local is not mine.local for mine, theirs in both)
+
+
+def _verdicts(cells: list[Cell], *tables: Table) -> dict[tuple[Cell, str], list[Verdict]]:
+    return {
+        (cell, name): [Verdict(table, cell, weights) for table in tables]
+        for cell in cells
+        for name, weights in _CLASSES.items()
+    }
+
+
+def _show(cells: list[Cell], *tables: Table) -> None:
+    """Seed, learned and measured, side by side: TTFT and TPOT in ms, then each class's verdict."""
+    names = ("seed", "learned", "profile")
+    for cell in cells:
+        for path in (Route.P_D, Route.D_LOCAL):
+            found = [table.lookup(cell.slot).expected[path] for table in tables]
+            figures = "   ".join(
+                f"{name} {each.ttft_ms:7.1f} {each.tpot_ms:6.2f}"
+                for name, each in zip(names, found, strict=True)
+            )
+            print(f"{cell!s:22} {path:8} {figures}")
+    for (cell, name), verdicts in _verdicts(cells, *tables).items():
+        print(f"{cell!s:22} {name:12} " + "   ".join(f"{v!s:10}" for v in verdicts))
+
+
+def _status(stack: LocalStack) -> dict[str, Any]:
+    async def ask() -> dict[str, Any]:
+        client = await nats.connect(stack.state()["nats"])
+        try:
+            answer = await client.request(planner_subject("default", "status"), b"", timeout=5)
+            found: dict[str, Any] = json.loads(answer.data)
+            return found
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
