@@ -103,6 +103,11 @@ class History:
         session.last_s = now_s - max(0.0, time.time() - record.last_unix_s)
         return Match(session, session.marks[-1], True, place.messages)
 
+    async def settled(self, match: Match) -> None:
+        """Until it is known whether D holds the history's KV for a pull-back; bounded."""
+        if match.exact:
+            await self._transfers.until_held(match.session)
+
     def must_claim(self, request: Request, conversation: Conversation) -> bool:
         """Whether this is a first turn under an explicit id, as far as is known here."""
         return bool(request.explicit_id) and conversation.session is None

@@ -15,6 +15,7 @@ from ppd.runtime.bus import Bus
 
 _MAX_OPEN = 16_384
 _MARGIN_S = 5.0  # before its expiry a held KV counts as gone: P has yet to be asked
+_LATE_S = 0.1  # a client that asks on at once may overtake D's report of the turn before
 
 
 _Holder = tuple[Session, int, str]  # the key that its next turn must extend, and its D
@@ -65,6 +66,7 @@ class Transfers:
         self._records: OrderedDict[str, TurnRecord] = OrderedDict()  # closed, and perhaps not sent yet
         self._holders: OrderedDict[str, _Holder] = OrderedDict()
         self._early: OrderedDict[str, Pullback] = OrderedDict()
+        self._awaited: OrderedDict[str, asyncio.Event] = OrderedDict()  # D's reports, by session
 
     def take(self, request_id: str) -> Moved | None:
         """What a turn moved, as far as it is known."""
@@ -80,8 +82,18 @@ class Transfers:
         early = self._early.pop(request_id, None)
         if early is None:
             _put(self._holders, request_id, holder)
+            _put(self._awaited, session.id, asyncio.Event())
         else:
             _keep(holder, early)
+
+    async def until_held(self, session: Session) -> None:
+        """Until D's report on the session's last turn is in, if one is expected, for a short time at most."""
+        report = self._awaited.get(session.id)
+        if report is not None:
+            try:
+                await asyncio.wait_for(report.wait(), _LATE_S)
+            except TimeoutError:
+                self._awaited.pop(session.id, None)
 
     def on_moved(self, moved: KvMoved) -> None:
         metrics.KV_BYTES.labels("moved").inc(moved.bytes)
@@ -103,6 +115,8 @@ class Transfers:
             _put(self._early, held.request_id, pullback)
         else:
             _keep(holder, pullback)
+            if report := self._awaited.pop(holder[0].id, None):
+                report.set()
 
     async def run(self) -> None:
         """For a Supervisor."""

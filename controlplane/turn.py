@@ -134,6 +134,9 @@ class TurnHandler:
         if self._history.may_know_more(request, match):
             match = await self._history.fetch(request, match)
             begin_s = self._loop.time()
+        if match is not None and self._settings.pullback:
+            await self._history.settled(match)
+            begin_s = self._loop.time()
         turn.conversation = self._features.read(request, match, begin_s)
         if self._history.must_claim(request, turn.conversation):
             await self._claim(turn)

@@ -1,5 +1,6 @@
 """What the engines report of KV, matched with turns: bytes and seconds, and parameters for a pull-back."""
 
+import asyncio
 import logging
 
 import pytest
@@ -77,6 +78,22 @@ def test_held_kv_is_kept_with_its_session_whichever_comes_first(transfers: Trans
     assert session.pullback is not None
     assert (session.pullback.after, session.pullback.decode_worker) == (AFTER, "d0-1")
     assert 100.0 < session.pullback.expires_s < 160.0  # with a margin
+
+
+async def test_a_turn_that_overtakes_the_report_waits_for_it(transfers: Transfers) -> None:
+    session = _session()
+    transfers.expect_hold("r", session, AFTER, "d0-1")
+    asyncio.get_running_loop().call_later(0.01, transfers.on_held, _held(), 100.0)
+    await transfers.until_held(session)
+    assert session.pullback is not None
+
+
+async def test_a_report_that_never_comes_is_waited_for_once(transfers: Transfers) -> None:
+    session = _session()
+    transfers.expect_hold("r", session, AFTER, "d0-1")
+    await transfers.until_held(session)
+    assert session.pullback is None
+    await asyncio.wait_for(transfers.until_held(session), 0.001)
 
 
 def test_held_kv_of_a_session_that_moved_on_is_not_kept(transfers: Transfers) -> None:
