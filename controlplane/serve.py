@@ -50,6 +50,8 @@ async def _serve(settings: FrontendSettings, sibling: Sibling) -> int:
     loop.add_signal_handler(signal.SIGHUP, _reload, settings, frontend, tls, log)
     if sibling.parent_pipe >= 0:
         loop.add_reader(sibling.parent_pipe, _parent_gone, sibling.parent_pipe, http)
+    # A line for each bad request would let any client fill the disk.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     log.info("listening on %s:%d", *sibling.listener.getsockname()[:2])
     try:
         await http.serve(sockets=[sibling.listener])

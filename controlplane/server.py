@@ -139,6 +139,7 @@ def make(
     config = uvicorn.Config(
         application,  # type: ignore[arg-type]
         http=functools.partial(Protocol, limits or Limits()),  # type: ignore[arg-type]
+        interface="asgi3",
         ws="none",
         lifespan="off",
         access_log=False,
