@@ -21,7 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPu
 
 from ppd.core.names import KV_HOLD, KV_RELEASE, KV_REQUEST_ID
 from ppd.core.records import KvHeld
-from workers.connector.fingerprint import mark, matching_prefix
+from workers.connector.fingerprint import marks, matching_prefix, steps
 from workers.connector.reporter import Reporter
 from workers.connector.transfers import WORKER_ID, Origin, Transfer, TransferBook
 from workers.reports import QueuedTokens
@@ -194,9 +194,8 @@ class ReportingScheduler(NixlPullConnectorScheduler):
         return delay, reply
 
     def _sign(self, request: Any, reply: dict[str, Any]) -> None:
-        tokens = request.all_token_ids
-        counts = {request.num_prompt_tokens, reply["remote_num_tokens"]}
-        reply[TOKENS] = [mark(tokens, count) for count in sorted(counts) if count]
+        where = steps(request.num_prompt_tokens, reply["remote_num_tokens"], self.block_size)
+        reply[TOKENS] = marks(request.all_token_ids, where)
         reply[WORKER_ID] = self._worker_id
 
     def _held(self, params: dict[str, Any], reply: dict[str, Any]) -> KvHeld:

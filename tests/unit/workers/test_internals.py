@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from workers.connector import internals
-from workers.connector.fingerprint import mark
+from workers.connector.fingerprint import marks
 from workers.connector.internals import ReportingScheduler, TracingWorker, mismatch
 from workers.connector.nixl import NixlConnector
 from workers.connector.transfers import Origin, Transfer, TransferBook
@@ -57,7 +57,7 @@ def _remote(tokens: list[int], pull_back: bool, **more: Any) -> dict[str, Any]:
         "remote_host": "h",
         "remote_port": 1,
         "remote_num_tokens": len(tokens),
-        "ppd_tokens": [list(mark(tokens, 40)), list(mark(tokens, len(tokens)))],
+        "ppd_tokens": [list(mark) for mark in marks(tokens, [40, len(tokens)])],
         **more,
     }
 
