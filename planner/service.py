@@ -12,6 +12,7 @@ import nats.errors
 
 from planner.api import Api, Handler, NotLeadingError
 from planner.http import Http
+from planner.marks import Marks
 from planner.metrics import LEADER
 from planner.operations import Operations
 from planner.placements import Wanted
@@ -23,7 +24,7 @@ from planner.term import Term
 from ppd.core.records import WorkerRecord
 from ppd.runtime.bus import Bus
 from ppd.runtime.election import Election
-from ppd.runtime.etcd import Etcd
+from ppd.runtime.etcd import Etcd, EtcdError
 from ppd.runtime.registry import WorkerWatch
 from ppd.runtime.tasks import Supervisor, backoff_s
 
@@ -42,7 +43,8 @@ class Planner:
         self._election = Election(self._etcd, settings.namespace, self.planner_id, logger=logger)
         self._wanted = Wanted(settings.settle_s)
         self._watch = WorkerWatch(self._etcd, settings.namespace, self._see_workers, logger)
-        self._tables = Tables(self._bus, settings.namespace, logger)
+        marks = Marks(self._etcd, settings.namespace, logger)
+        self._tables = Tables(self._bus, marks, settings.namespace, logger)
         self._api = Api(settings.namespace, self.planner_id, logger)
         self._http = Http(self._missing)
         self._term: Term | None = None
@@ -137,6 +139,9 @@ class Planner:
                 except (nats.errors.Error, TimeoutError) as error:
                     self._trouble = f"JetStream: {str(error) or type(error).__name__}"
                     self._log.warning("the term is interrupted: %s", self._trouble)
+                except EtcdError as error:
+                    self._trouble = str(error)
+                    self._log.warning("the term is interrupted: %s", error)
                 except FencedError as error:
                     self._log.error("giving way: %s", error)
                     term.learners.held.clear()

@@ -9,6 +9,7 @@ import msgspec
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError
 from nats.js.kv import KeyValue
 
+from planner.marks import Marks
 from planner.metrics import TABLE_VERSION, TABLES_REFUSED, show_table
 from ppd.core.names import TABLE_BUCKET, stream_name, table_key
 from ppd.core.records import BadRecordError, TableSnapshot, decode, encode
@@ -50,8 +51,9 @@ class Tables:
     known ones outlive the bucket: `repair` writes them back after it was lost or spoilt.
     """
 
-    def __init__(self, bus: Bus, namespace: str, logger: logging.Logger) -> None:
+    def __init__(self, bus: Bus, marks: Marks, namespace: str, logger: logging.Logger) -> None:
         self._bus = bus
+        self._marks = marks
         self._bucket = stream_name(TABLE_BUCKET, namespace)
         self._log = logger
         self._kv: KeyValue | None = None
@@ -120,13 +122,19 @@ class Tables:
                     await self._write(key, snapshot)
 
     async def create(self, snapshot: TableSnapshot, explore_share: float) -> TableSnapshot | None:
-        """Publish a key's first table; None if there is one already."""
+        """Publish a key's first table; None if there is one already.
+
+        It is version 1, or the one after the newest that the key ever had. Raises EtcdError.
+        """
         key = table_key(snapshot.model, snapshot.placement)
         async with self._lock:
             if key in self.known or len(self.known) >= MAX_TABLES:
                 return None
             stamped = msgspec.structs.replace(
-                snapshot, created_unix_s=time.time(), explore_share=explore_share
+                snapshot,
+                version=await self._marks.newest(key) + 1,
+                created_unix_s=time.time(),
+                explore_share=explore_share,
             )
             await self._write(key, stamped)
             return stamped
@@ -148,6 +156,7 @@ class Tables:
     async def _write(self, key: str, snapshot: TableSnapshot) -> None:
         data = encode(snapshot)
         check(data, key)
+        await self._marks.rise(key, snapshot.version)
         try:
             revision = self._revisions.get(key)
             written = await (

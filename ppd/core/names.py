@@ -133,6 +133,11 @@ def table_key(model: str, placement: str) -> str:
     return f"{_token(model)}.{_token(placement)}"
 
 
+def table_version_key(namespace: str, table: str) -> str:
+    """The etcd key of the newest version that `table`, by its KV key, ever had."""
+    return f"/ppd/{namespace}/table-versions/{table}"
+
+
 # --- fields of kv_transfer_params beside vLLM's own -----------------------------------------------
 KV_TRACEPARENT = "traceparent"  # to the engine that pulls: the span under which its transfer belongs
 KV_REQUEST_ID = "ppd_request_id"  # to the engine that pulls or holds: comes back in KvMoved and KvHeld

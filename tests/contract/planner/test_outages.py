@@ -125,6 +125,23 @@ async def test_jetstream_that_lost_everything_gets_it_back_from_the_planner(stac
     assert status["turns"] == 41
 
 
+async def test_versions_go_on_where_jetstream_lost_them_while_no_planner_ran(stack: Stack) -> None:
+    planner = await stack.lead()
+    for weight in (2, 3, 4):
+        await ask(
+            stack.bus, stack.namespace, "weights.set", {"slo_class": "batch", "ttft": 1, "tpot": weight}
+        )
+    assert (await stack.published()).version == 4
+    planner.kill()
+    stack.nats.kill()
+    stack.nats.wipe()
+    stack.nats.start()
+    stack.start_planner()
+    snapshot = await eventually("a table again", stack.published, 60)
+    assert snapshot.version == 5, "a frontend that serves by version 4 would refuse an older one"
+    assert snapshot.source.startswith("seed")
+
+
 async def test_a_deleted_bucket_comes_back(stack: Stack) -> None:
     await stack.lead()
     await stack.bus.js.delete_key_value(f"PPD_TABLE_{stack.namespace}")
