@@ -51,8 +51,9 @@ class Ledger:
         self._learn(turn)
         record = self._record(turn, now_s)
         if turn.handed_off:
-            if moved := self._transfers.take(turn.request_id):
+            if moved := self._transfers.moved_by(turn.request_id):
                 record.kv_bytes, record.kv_transfer_ms = moved.bytes, moved.seconds * 1e3
+                turn.spans.handed_off(moved.bytes, moved.error)
             self._transfers.closed(record)
         self._count(turn, record)
         self.recent.append(record)

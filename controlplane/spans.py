@@ -1,6 +1,7 @@
 """The spans of a turn. Where tracing is off, nothing is made."""
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from ppd.core.names import SPAN_ROUTE
 from ppd.runtime.tracing import traceparent
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -24,6 +26,7 @@ class Spans:
         given = headers.get(b"traceparent", b"")
         self._from_client = given.decode() if _TRACEPARENT.fullmatch(given) else ""
         self.server = _OFF
+        self._routes: list[tuple[Span, int]] = []  # decided, with the time; ended with the turn
         if tracer is not None:
             carrier = {
                 name: headers.get(name.encode(), b"").decode("latin-1")
@@ -46,12 +49,28 @@ class Spans:
         context = trace.set_span_in_context(self.server)
         span = self._tracer.start_span(name, context=context, attributes=attributes)
         try:
-            yield span
-        except BaseException as error:
-            span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
-            raise
+            with _failures_marked(span):
+                yield span
         finally:
             span.end()
+
+    @contextmanager
+    def route(self) -> Iterator[Span]:
+        """As `leg`, for a decision: what its hand-off came to can still be told by `handed_off`."""
+        if self._tracer is None:
+            yield _OFF
+            return
+        span = self._tracer.start_span(SPAN_ROUTE, context=trace.set_span_in_context(self.server))
+        try:
+            with _failures_marked(span):
+                yield span
+        finally:
+            self._routes.append((span, time.time_ns()))
+
+    def handed_off(self, size_bytes: int, error: str) -> None:
+        """A hand-off that moved nothing, since D had it all, has no span of its own: it is an event."""
+        if self._routes and not size_bytes and not error:
+            self._routes[-1][0].add_event("kv.nothing_to_transfer")
 
     def parent_of(self, span: Span) -> str:
         """The `traceparent` that an engine gets: under `span`, or the client's own where we do not trace."""
@@ -60,7 +79,18 @@ class Spans:
     def end(self, status: int, attributes: dict[str, Any]) -> None:
         if self._tracer is None:
             return
+        for span, decided_ns in self._routes:
+            span.end(decided_ns)
         self.server.set_attributes({"http.response.status_code": status, **attributes})
         if status >= 500:
             self.server.set_status(Status(StatusCode.ERROR))
         self.server.end()
+
+
+@contextmanager
+def _failures_marked(span: Span) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        raise

@@ -68,7 +68,7 @@ class Transfers:
         self._early: OrderedDict[str, Pullback] = OrderedDict()
         self._awaited: OrderedDict[str, asyncio.Event] = OrderedDict()  # D's reports, by session
 
-    def take(self, request_id: str) -> Moved | None:
+    def moved_by(self, request_id: str) -> Moved | None:
         """What a turn moved, as far as it is known."""
         return self._moved.get(request_id)
 

@@ -144,7 +144,7 @@ class TurnHandler:
         turn.session = turn.conversation.session
         failed: frozenset[str] = frozenset()
         while True:
-            with turn.spans.leg(names.SPAN_ROUTE) as span:
+            with turn.spans.route() as span:
                 now_s = self._loop.time()
                 plan = self._router.plan(request, turn.conversation, turn.slo, now_s, failed, turn.force)
                 turn.place(plan)

@@ -7,6 +7,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from ppd.core.records import KvMoved
 from tests.unit.controlplane.conftest import P_D, Stack, running
 from tests.unit.controlplane.fakes import Fault
 
@@ -49,6 +50,26 @@ async def test_a_turn_is_one_trace(traced: tuple[Stack, InMemorySpanExporter]) -
     assert decode in asked.headers["traceparent"]
     assert decode in asked.body["kv_transfer_params"]["traceparent"]
     assert stack.frontend.ledger.recent[-1].trace_id == TRACE
+
+
+@pytest.mark.parametrize(("moved_bytes", "events"), [(0, ["kv.nothing_to_transfer"]), (1000, [])])
+async def test_a_hand_off_that_moved_nothing_is_an_event_of_the_route(
+    traced: tuple[Stack, InMemorySpanExporter], moved_bytes: int, events: list[str]
+) -> None:
+    stack, exporter = traced
+    d0 = stack.engines["d0"]
+
+    def report() -> None:
+        turn = d0.requests[-1].body["kv_transfer_params"]["ppd_request_id"]
+        moved = KvMoved(request_id=turn, worker_id="d0-1", direction="p-d", bytes=moved_bytes)
+        stack.frontend.transfers.on_moved(moved)
+
+    d0.on_request = report
+    await stack.ask("hi")
+    [route] = [span for span in exporter.get_finished_spans() if span.name == "ppd.route"]
+    [prefill] = [span for span in exporter.get_finished_spans() if span.name == "ppd.prefill"]
+    assert [event.name for event in route.events] == events
+    assert route.end_time <= prefill.start_time
 
 
 async def test_a_failed_leg_is_marked(traced: tuple[Stack, InMemorySpanExporter]) -> None:

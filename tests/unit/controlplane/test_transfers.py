@@ -54,7 +54,7 @@ def _record() -> TurnRecord:
 def test_ranks_move_together_and_directions_one_after_the_other(transfers: Transfers) -> None:
     for report in (_moved("d-p", 10, 0.2), _moved("p-d", 30, 0.5), _moved("p-d", 30, 0.4, rank=1)):
         transfers.on_moved(report)
-    moved = transfers.take("r")
+    moved = transfers.moved_by("r")
     assert moved is not None
     assert (moved.bytes, moved.seconds) == (70, pytest.approx(0.7))
 
