@@ -1,6 +1,7 @@
 """`ppd table history` and `ppd table diff`: which versions there are, and what changed between two."""
 
 import time
+from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
@@ -10,8 +11,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ppd.cli.table.ask import ask, says_errors
+from ppd.cli.table import timeline
+from ppd.cli.table.ask import AWAY, AskError, ask, says_errors
+from ppd.cli.table.plots import NoPlotsError
 from ppd.cli.table.where import TableSettings, read
+from ppd.core.records import TableSnapshot
+from ppd.core.table import Table
 
 _MANY = 40  # lines of a list, unless --all
 
@@ -19,6 +24,7 @@ _MANY = 40  # lines of a list, unless --all
 class HistorySettings(TableSettings):
     """The versions that are kept, oldest first: any of them can be shown, compared and rolled back to."""
 
+    png: FilePath | None = Field(None, description="draw what was learned over time (needs ppd[plots])")
     json_: bool = Field(False, alias="json", description="as JSON")
 
 
@@ -47,6 +53,8 @@ def _grid(*columns: str) -> Grid:
 def history(argv: list[str]) -> int:
     settings = read(HistorySettings, argv, "ppd table history")
     kept = ask(settings, "table.history", settings.which())
+    if settings.png is not None:
+        return _draw(settings, [each["version"] for each in kept], settings.png)
     if settings.json_:
         return _json(kept)
     grid = _grid("version", "published (UTC)", "", "source")
@@ -54,6 +62,18 @@ def history(argv: list[str]) -> int:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each["created_unix_s"]))
         grid.add_row(str(each["version"]), when, "frozen" if each["frozen"] else "", each["source"])
     Console(soft_wrap=True).print(grid)
+    return 0
+
+
+def _draw(settings: HistorySettings, versions: list[int], path: FilePath) -> int:
+    tables = []
+    for version in versions:
+        answer = ask(settings, "table.get", settings.which() | {"version": version})
+        tables.append(Table(msgspec.convert(answer, TableSnapshot)))
+    try:
+        timeline.png(tables, path)
+    except (NoPlotsError, OSError) as error:
+        raise AskError(str(error), AWAY) from error
     return 0
 
 

@@ -5,10 +5,11 @@ from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path as FilePath
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from ppd.cli.table import heat, page, plots, terminal
+from ppd.cli.table import heat, page, plots, terminal, timeline
 from ppd.core import seeds
 from ppd.core.cells import QPS_LEVELS, Context
 from ppd.core.records import TableSnapshot
@@ -111,6 +112,41 @@ def test_the_image_is_one(table: Table, tmp_path: FilePath):
     plots.heat_png(table, dict(SLO_CLASSES), path)
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path.stat().st_size > 20_000
+
+
+def learned(table: Table) -> list[Table]:
+    """Three versions: the seed's, one cell's TPOT on D doubled, and that again with a class of its own."""
+    cells = table.snapshot.cells
+    there = cells[0].paths["d-local"]
+    slower = msgspec.structs.replace(
+        there, tpot_ms=msgspec.structs.replace(there.tpot_ms, mean=9 * there.tpot_ms.mean)
+    )
+    changed = msgspec.structs.replace(cells[0], paths=cells[0].paths | {"d-local": slower})
+    second = msgspec.structs.replace(
+        table.snapshot, version=2, created_unix_s=60.0, cells=[changed, *cells[1:]], source="online: changed"
+    )
+    third = msgspec.structs.replace(
+        second, version=3, created_unix_s=120.0, weights={"mine": (0.0, 1.0)}, source="weights of mine"
+    )
+    return [table, Table(second), Table(third)]
+
+
+def test_the_timeline_says_what_changed_and_where(table: Table):
+    versions = learned(table)
+    cell = table.snapshot.cells[0]
+    assert [str(each) for each in timeline.moved(versions)] == [f"{cell.context}/{cell.ratio}@{cell.qps:g}"]
+    shares = timeline.local_shares(versions)
+    assert shares["balanced"] == [178 / 180, 177 / 180, 177 / 180]
+    assert set(shares) == {*SLO_CLASSES, "mine"}
+    assert timeline.moved([table]) == []
+
+
+def test_the_timeline_can_be_drawn_of_one_version_and_of_many(table: Table, tmp_path: FilePath):
+    pytest.importorskip("matplotlib")
+    for versions in ([table], learned(table)):
+        path = tmp_path / f"{len(versions)}.png"
+        timeline.png(versions, path)
+        assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_matplotlib_it_says_how_to_get_it(

@@ -100,6 +100,18 @@ def test_what_the_planner_refuses_is_said_and_is_the_exit_status(
     assert captured.out == ""
 
 
+def test_history_draws_every_version_that_is_kept(planner: FakePlanner, tmp_path: FilePath):
+    pytest.importorskip("matplotlib")
+    planner.answers = {
+        "table.history": [{"version": 4}, {"version": 7}],
+        "table.get": msgspec.to_builtins(seeds.load(SEED)),
+    }
+    assert table.main(["history", "--png", str(tmp_path / "t.png")]) == 0
+    assert [request["version"] for verb, request in planner.asked if verb == "table.get"] == [4, 7]
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+    assert table.main(["history", "--png", str(tmp_path / "no" / "t.png")]) == AWAY
+
+
 def test_nobody_at_the_address_is_said_within_seconds(capsys: pytest.CaptureFixture[str]):
     assert table.main(["history", "--nats", "nats://127.0.0.1:1"]) == AWAY
     assert "does not answer: TimeoutError" in capsys.readouterr().err
