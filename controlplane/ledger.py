@@ -53,7 +53,8 @@ class Ledger:
         if turn.handed_off:
             if moved := self._transfers.moved_by(turn.request_id):
                 record.kv_bytes, record.kv_transfer_ms = moved.bytes, moved.seconds * 1e3
-                turn.spans.handed_off(moved.bytes, moved.error)
+                for direction in moved.needless:
+                    turn.spans.needless_transfer(direction)
             self._transfers.closed(record)
         self._count(turn, record)
         self.recent.append(record)

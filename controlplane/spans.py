@@ -56,7 +56,7 @@ class Spans:
 
     @contextmanager
     def route(self) -> Iterator[Span]:
-        """As `leg`, for a decision: what its hand-off came to can still be told by `handed_off`."""
+        """As `leg`, for a decision: what came of it can still be told, until the turn ends."""
         if self._tracer is None:
             yield _OFF
             return
@@ -67,10 +67,10 @@ class Spans:
         finally:
             self._routes.append((span, time.time_ns()))
 
-    def handed_off(self, size_bytes: int, error: str) -> None:
-        """A hand-off that moved nothing, since D had it all, has no span of its own: it is an event."""
-        if self._routes and not size_bytes and not error:
-            self._routes[-1][0].add_event("kv.nothing_to_transfer")
+    def needless_transfer(self, direction: str) -> None:
+        """A transfer of nothing, since it was all there, has no span of its own: it is an event."""
+        if self._routes:
+            self._routes[-1][0].add_event("kv.nothing_to_transfer", {"kv.direction": direction})
 
     def parent_of(self, span: Span) -> str:
         """The `traceparent` that an engine gets: under `span`, or the client's own where we do not trace."""

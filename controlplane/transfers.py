@@ -38,20 +38,29 @@ def _keep(holder: _Holder, pullback: Pullback) -> None:
 class Moved:
     """One turn's transfers: ranks move at the same time, a pull-back and the hand-off after it do not."""
 
-    __slots__ = ("_longest_s", "bytes", "error")
+    __slots__ = ("_bytes", "_longest_s", "error")
 
     def __init__(self) -> None:
-        self.bytes = 0
         self.error = ""
-        self._longest_s: dict[str, float] = {}  # by direction
+        self._bytes: dict[str, int] = {}  # by direction
+        self._longest_s: dict[str, float] = {}
+
+    @property
+    def bytes(self) -> int:
+        return sum(self._bytes.values())
 
     @property
     def seconds(self) -> float:
         return sum(self._longest_s.values())
 
+    @property
+    def needless(self) -> list[str]:
+        """Directions in which nothing had to move, since it was all there."""
+        return [] if self.error else [each for each, size_bytes in self._bytes.items() if not size_bytes]
+
     def add(self, moved: KvMoved) -> None:
-        self.bytes += moved.bytes
         self.error = self.error or moved.error
+        self._bytes[moved.direction] = self._bytes.get(moved.direction, 0) + moved.bytes
         self._longest_s[moved.direction] = max(self._longest_s.get(moved.direction, 0.0), moved.transfer_s)
 
 

@@ -52,7 +52,7 @@ async def test_a_turn_is_one_trace(traced: tuple[Stack, InMemorySpanExporter]) -
     assert stack.frontend.ledger.recent[-1].trace_id == TRACE
 
 
-@pytest.mark.parametrize(("moved_bytes", "events"), [(0, ["kv.nothing_to_transfer"]), (1000, [])])
+@pytest.mark.parametrize(("moved_bytes", "events"), [(0, ["d-p"]), (1000, [])])
 async def test_a_hand_off_that_moved_nothing_is_an_event_of_the_route(
     traced: tuple[Stack, InMemorySpanExporter], moved_bytes: int, events: list[str]
 ) -> None:
@@ -61,14 +61,16 @@ async def test_a_hand_off_that_moved_nothing_is_an_event_of_the_route(
 
     def report() -> None:
         turn = d0.requests[-1].body["kv_transfer_params"]["ppd_request_id"]
-        moved = KvMoved(request_id=turn, worker_id="d0-1", direction="p-d", bytes=moved_bytes)
-        stack.frontend.transfers.on_moved(moved)
+        for direction, size_bytes in (("d-p", moved_bytes), ("p-d", 2000)):
+            moved = KvMoved(request_id=turn, worker_id="w", direction=direction, bytes=size_bytes)
+            stack.frontend.transfers.on_moved(moved)
 
     d0.on_request = report
     await stack.ask("hi")
     [route] = [span for span in exporter.get_finished_spans() if span.name == "ppd.route"]
     [prefill] = [span for span in exporter.get_finished_spans() if span.name == "ppd.prefill"]
-    assert [event.name for event in route.events] == events
+    assert {event.name for event in route.events} <= {"kv.nothing_to_transfer"}
+    assert [(event.attributes or {})["kv.direction"] for event in route.events] == events
     assert route.end_time <= prefill.start_time
 
 
