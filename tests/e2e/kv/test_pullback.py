@@ -104,15 +104,28 @@ async def test_params_of_another_history_change_no_answer(engines: Pair, client:
     assert "Paris" in (await client.turn(stranger, pull_back=held)).text
 
 
-async def test_used_params_change_no_answer(engines: Pair, client: Client) -> None:
+async def _directions(sink: OtlpSink, turn: Turn) -> list[str]:
+    """Of the transfers in a turn's trace, once its hand-off to D is there."""
+    trace_id = turn.traceparent.split("-")[1]
+    for _ in range(100):
+        found = [s for s in sink.spans(SPAN_KV_TRANSFER) if s.trace_id == trace_id]
+        directions = [s.attributes["kv.direction"] for s in found]
+        if "p-d" in directions:
+            break
+        await asyncio.sleep(0.1)
+    return sorted(directions)
+
+
+async def test_used_params_change_no_answer(engines: Pair, client: Client, sink: OtlpSink) -> None:
     messages = [{"role": "user", "content": _questions(5)[0]}]
     first = await client.turn(messages, hold=True, max_tokens=24)
     more = [*messages, {"role": "assistant", "content": first.text}, {"role": "user", "content": "Go on."}]
     once = await client.turn(more, pull_back=dict(first.held))
-    for number in range(8):  # others write over what D held
-        await client.local([{"role": "user", "content": f"{number} " * 500}], max_tokens=1)
     await _forget(engines)
-    assert (await client.turn(more, pull_back=dict(first.held))).text == once.text
+    again = await client.turn(more, pull_back=dict(first.held))
+    assert again.text == once.text
+    assert await _directions(sink, once) == ["d-p", "p-d"]
+    assert await _directions(sink, again) == ["p-d"]  # what D had held may be another's by now
 
 
 async def test_expired_params_change_no_answer_and_are_an_error_span(
