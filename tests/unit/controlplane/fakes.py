@@ -37,6 +37,7 @@ class FakeEngine:
     name: str = "fake"
     words: list[str] = field(default_factory=lambda: ["Par", "is", " it", " is", "."])
     cached: int = 0
+    answer_id: str = "chatcmpl-1"
     chunk_gap_s: float = 0.0
     late_end_s: float = 0.0  # between [DONE] and the end of the HTTP message
     faults: deque[Fault] = field(default_factory=deque)
@@ -145,7 +146,7 @@ class FakeEngine:
         else:
             choice["text"] = text
         return {
-            "id": "chatcmpl-1",
+            "id": self.answer_id,
             "object": "chat.completion" if chat else "text_completion",
             "created": 1,
             "model": seen.body["model"],
@@ -176,7 +177,7 @@ class FakeEngine:
         )
         chat = "messages" in seen.body
         base = {
-            "id": "chatcmpl-1",
+            "id": self.answer_id,
             "object": "chat.completion.chunk",
             "created": 1,
             "model": seen.body["model"],
