@@ -4,6 +4,7 @@ import logging
 
 from ppd.core.decision import DEFAULT_SLO, Weights
 from ppd.core.names import table_key
+from ppd.core.placement import PlacementError, parse_placement, unlike
 from ppd.core.records import BadRecordError, TableSnapshot, decode
 from ppd.core.score import slo_classes
 from ppd.core.table import Table, TableError
@@ -17,6 +18,7 @@ class Tables:
     def __init__(self, logger: logging.Logger) -> None:
         self._log = logger
         self._tables: dict[str, Table] = {}
+        self._stand_ins: dict[str, Table | None] = {}  # of placements without a table of their own
 
     def update(self, key: str, value: bytes) -> None:
         """A new value of the bucket."""
@@ -38,10 +40,34 @@ class Tables:
             return
         elif known is not None or len(self._tables) < _MAX_TABLES:
             self._tables[key] = table
+            self._stand_ins.clear()
             self._log.info("table %s is at version %d (%s)", key, table.version, table.snapshot.source)
 
     def table(self, model: str, placement: str) -> Table | None:
-        return self._tables.get(table_key(model, placement))
+        """A placement that came about just now has none yet: that of the most similar one stands in."""
+        key = table_key(model, placement)
+        found = self._tables.get(key)
+        if found is not None:
+            return found
+        if key not in self._stand_ins:
+            if len(self._stand_ins) >= _MAX_TABLES:
+                self._stand_ins.clear()
+            self._stand_ins[key] = self._most_similar(model, placement)
+        return self._stand_ins[key]
+
+    def _most_similar(self, model: str, placement: str) -> Table | None:
+        try:
+            wanted = parse_placement(placement)
+        except PlacementError:
+            return None
+        if not wanted.prefill or not wanted.decode:
+            return None
+        known = [
+            (apart, table)
+            for table in self._tables.values()
+            if table.model == model and (apart := unlike(wanted, table.placement)) is not None
+        ]
+        return min(known, key=lambda each: each[0])[1] if known else None
 
     def weights(self, table: Table | None, slo: str) -> Weights:
         """A class's weights: the table's, else the built-in ones; balanced where nobody knows the class."""

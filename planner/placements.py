@@ -1,13 +1,12 @@
 """Which placements run, and which of them should have a table of their own."""
 
 from collections.abc import Collection, Iterable
-from math import log2
 
 import msgspec
 
 from ppd.core import seeds
 from ppd.core.names import WorkerStatus, table_key
-from ppd.core.placement import Placement, PlacementError, parse_placement, placement_of
+from ppd.core.placement import Placement, placement_of, unlike
 from ppd.core.records import TableSnapshot, WorkerRecord
 
 
@@ -62,28 +61,13 @@ def first_table(model: str, placement: Placement, known: Iterable[TableSnapshot]
     Where only seeds are known, from the nearest seed.
     """
     own = [
-        (unlike, snapshot)
+        (apart, snapshot)
         for snapshot in known
         if snapshot.model == model and not snapshot.source.startswith("seed")
-        if (unlike := _unlike(placement, snapshot.placement)) is not None
+        if (apart := unlike(placement, snapshot.placement)) is not None
     ]
     if not own:
         return seeds.nearest(placement, model)
     _, like = min(own, key=lambda pair: pair[0])
     source = f"version {like.version} of {like.placement}, the placement most like {placement}"
     return msgspec.structs.replace(like, placement=str(placement), version=1, source=source, frozen=False)
-
-
-def _unlike(placement: Placement, text: str) -> float | None:
-    """Doublings between the proportions of P to D, and a tenth of those between the sizes.
-
-    None where `text` is a name of another kind, or a placement without P or D.
-    """
-    try:
-        other = parse_placement(text)
-    except PlacementError:
-        return None
-    if not other.prefill or not other.decode:
-        return None
-    proportion = (placement.prefill * other.decode) / (placement.decode * other.prefill)
-    return abs(log2(proportion)) + 0.1 * abs(log2(placement.size / other.size))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import log2
 
 from ppd.core.names import Role
 
@@ -59,3 +60,19 @@ def placement_of(roles: Iterable[Role]) -> Placement:
     """The placement that a set of running engines makes up."""
     listed = list(roles)
     return Placement(listed.count(Role.PREFILL), listed.count(Role.DECODE), listed.count(Role.REPLICA))
+
+
+def unlike(placement: Placement, text: str) -> float | None:
+    """How far the placement that `text` names is from `placement`, which has P and D: doublings between the
+    proportions of P to D, and a tenth of those between the sizes.
+
+    None where `text` is a name of another kind, or a placement without P or D.
+    """
+    try:
+        other = parse_placement(text)
+    except PlacementError:
+        return None
+    if not other.prefill or not other.decode:
+        return None
+    proportion = (placement.prefill * other.decode) / (placement.decode * other.prefill)
+    return abs(log2(proportion)) + 0.1 * abs(log2(placement.size / other.size))

@@ -1,4 +1,4 @@
-"""Which weights a request's SLO class stands for."""
+"""Which table a placement is decided by, and which weights a request's SLO class stands for."""
 
 import logging
 
@@ -40,3 +40,18 @@ def test_of_a_table(tables: Tables, slo: str, expected: Weights) -> None:
 def test_without_a_table_the_built_in_classes_count(tables: Tables) -> None:
     assert tables.weights(None, "batch") == SLO_CLASSES["batch"]
     assert SLO_CLASSES["batch"] != SLO_CLASSES["balanced"]
+
+
+def test_a_placement_without_a_table_yet_is_decided_by_the_most_similar_one(tables: Tables) -> None:
+    assert tables.table("m", "1P2D") is tables.table("m", "1P3D")
+    near = seeds.nearest(parse_placement("1P1D"), "m", 1)
+    tables.update(table_key("m", "1P1D"), encode(near))
+    assert tables.table("m", "2P2D") is tables.table("m", "1P1D"), "a newer table may be more like it"
+    assert tables.table("m", "1P4D") is tables.table("m", "1P3D")
+
+
+@pytest.mark.parametrize(("model", "placement"), [("other", "1P3D"), ("m", "2R"), ("m", "0R"), ("m", "odd")])
+def test_nothing_stands_in_for_another_model_or_where_there_is_nothing_to_decide(
+    tables: Tables, model: str, placement: str
+) -> None:
+    assert tables.table(model, placement) is None
