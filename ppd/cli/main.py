@@ -1,10 +1,10 @@
 """The `ppd` command: one table of subcommands, each imported only when it is called."""
 
-import difflib
 import importlib
 import os
+import signal
 import sys
-from importlib.metadata import version
+from types import ModuleType
 from typing import NamedTuple
 
 
@@ -54,10 +54,27 @@ def _find(name: str) -> Command | None:
 
 
 def _unknown(name: str) -> str:
+    import difflib
+
     names = [command.name for group in GROUPS.values() for command in group]
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean `ppd {close[0]}`?" if close else "`ppd --help` lists the commands"
     return f"ppd: there is no command {name!r}; {hint}"
+
+
+def _import(module: str) -> ModuleType:
+    """Import it; a Ctrl-C meanwhile ends this process at once.
+
+    As a KeyboardInterrupt it would be lost where it hits a library that guards an import of its own.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.default_int_handler:
+        return importlib.import_module(module)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return importlib.import_module(module)
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def run(argv: list[str]) -> int:
@@ -66,13 +83,15 @@ def run(argv: list[str]) -> int:
         print(_help())
         return 0
     if argv[0] in ("-V", "--version"):
+        from importlib.metadata import version
+
         print(f"ppd {version('ppd')}")
         return 0
     command = _find(argv[0])
     if command is None:
         print(_unknown(argv[0]), file=sys.stderr)
         return 2
-    result: int = importlib.import_module(command.module).main(argv[1:])
+    result: int = _import(command.module).main(argv[1:])
     return result
 
 

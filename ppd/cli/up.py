@@ -78,6 +78,12 @@ def main(argv: list[str]) -> int:
     _forget_own_environment()
     folder, progress = paths.home(), for_terminal()
     try:
+        paths.make_writable(folder)
+    except OSError as error:
+        where = "set PPD_HOME to a folder that can be written"
+        print(f"ppd up: cannot write {folder}: {error.strerror}; {where}", file=sys.stderr)
+        return 1
+    try:
         if (other := stack.running(folder)) is not None:
             raise stack.busy(other)
         if settings.detach:

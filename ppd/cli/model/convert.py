@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from ppd.cli import paths
 from ppd.cli.model import catalog
 
 
@@ -72,7 +73,6 @@ def _put_in_place(work: Path, target: Path) -> None:
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One conversion at a time; what one left behind that was killed is removed."""
-    folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in folder.glob(".*-*"):
@@ -84,8 +84,15 @@ def main() -> int:
     """`python -m ppd.cli.model.convert NAME [--force]`."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the unfinished folder is removed
     model = catalog.find(sys.argv[1])
+    folder = Path(model.source).parent
     try:
-        with _alone(Path(model.source).parent):
+        paths.make_writable(folder)
+    except OSError as error:
+        where = "set XDG_CACHE_HOME to a folder that can be written"
+        print(f"{model.served_name}: cannot write {folder}: {error.strerror}; {where}", file=sys.stderr)
+        return 1
+    try:
+        with _alone(folder):
             if model.packaged and (not model.prepared or "--force" in sys.argv[2:]):
                 convert(model.packaged, Path(model.source))
     except (catalog.ModelError, OSError) as error:

@@ -77,3 +77,13 @@ def test_wrong_arguments_end_with_2(args: list[str]) -> None:
     )
     assert done.returncode == 2
     assert done.stderr
+
+
+def test_a_cache_that_cannot_be_written_is_said_with_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("sys.argv", ["convert", catalog.DEFAULT])
+    assert convert.main() == 1
+    assert "set XDG_CACHE_HOME to a folder that can be written" in capsys.readouterr().err
