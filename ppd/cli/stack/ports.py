@@ -1,5 +1,6 @@
 """Free loopback ports, and who holds a taken one."""
 
+import errno
 import socket
 from pathlib import Path
 
@@ -24,16 +25,35 @@ def _range() -> range:
     return range(_FIRST, last + 1) if last > _FIRST + 100 else range(10000, max(lowest, 11000))
 
 
-def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now (a closed connection in TIME_WAIT does not hinder it)."""
+def _try_listening(host: str, port: int) -> None:
+    """Raises OSError. A closed connection in TIME_WAIT does not hinder it."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError:
-            return False
+        probe.bind((host, port))
+        probe.listen(1)
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now."""
+    try:
+        _try_listening(host, port)
+    except OSError:
+        return False
     return True
+
+
+def check(host: str, port: int) -> None:
+    """Raises PortError, which says what to change, if no server could listen there now."""
+    try:
+        _try_listening(host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            why = f"port {port} is taken by {holder(port)}; choose another with --port"
+        elif error.errno == errno.EACCES:
+            why = f"this user may not listen on port {port}; choose one above 1023 with --port"
+        else:
+            why = f"cannot listen on {host}: {error.strerror}; give an address of this machine with --host"
+        raise PortError(why) from None
 
 
 def free_ports(count: int) -> list[int]:

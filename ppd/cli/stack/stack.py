@@ -116,7 +116,7 @@ class Stack:
     async def _start(self) -> None:
         began_s = time.monotonic()
         await self._clear_old()
-        self._check_port()
+        ports.check(self._spec.host, self._spec.port)
         layout = plan.make(self._spec, self._folder, self._logs)
         self._state.endpoint, self._state.etcd, self._state.nats = layout.endpoint, layout.etcd, layout.nats
         self._write()
@@ -149,11 +149,6 @@ class Stack:
         shutil.rmtree(self._folder / "etcd", ignore_errors=True)
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs.mkdir(parents=True)
-
-    def _check_port(self) -> None:
-        if not ports.is_free(self._spec.host, self._spec.port):
-            who = ports.holder(self._spec.port)
-            raise ports.PortError(f"port {self._spec.port} is taken by {who}; choose another with --port")
 
     async def _prepare_model(self) -> None:
         model = self._spec.model

@@ -28,3 +28,17 @@ def test_free_ports_differ_and_are_below_those_of_outgoing_connections() -> None
 def test_more_ports_than_there_are_is_an_error() -> None:
     with pytest.raises(ports.PortError, match="no 70000 free ports"):
         ports.free_ports(70_000)
+
+
+def test_a_taken_port_is_said_with_its_holder() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(ports.PortError, match=rf"port {port} is taken by .*pid.*--port"):
+            ports.check("127.0.0.1", port)
+    ports.check("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_a_host_that_is_not_this_machine_is_no_taken_port(host: str) -> None:
+    with pytest.raises(ports.PortError, match=rf"cannot listen on {host}: .*--host"):
+        ports.check(host, ports.free_ports(1)[0])
