@@ -13,7 +13,7 @@ from pydantic import Field
 from ppd.cli import paths
 from ppd.cli.stack import stack
 from ppd.core.names import H_REASON, H_ROUTE
-from ppd.runtime.settings import CommandSettings, load
+from ppd.runtime.settings import CommandSettings, Secret, load, secret
 
 _CONNECT_S = 5.0
 _SILENCE_S = 120.0
@@ -32,6 +32,7 @@ class ChatSettings(CommandSettings):
     system: str = Field("", description="a system prompt")
     temperature: float = Field(0.7, ge=0, le=2, description="0: always the same answer")
     max_tokens: int = Field(256, ge=1, description="longest answer, in tokens")
+    api_key: Secret = secret("where the frontend asks for one; from PPD_API_KEY alone")
 
 
 class Turn(msgspec.Struct):
@@ -74,19 +75,26 @@ def _message(body: Any) -> str:
     return str(error.get("message", error)) if isinstance(error, dict) else str(body)
 
 
+async def _raise_for_status(answer: aiohttp.ClientResponse) -> None:
+    """Raises ChatError with the frontend's own words."""
+    if answer.status == 200:
+        return
+    text = await answer.text(errors="replace")
+    try:
+        text = _message(msgspec.json.decode(text))
+    except msgspec.DecodeError:
+        pass
+    hint = "; set PPD_API_KEY" if answer.status == 401 else ""
+    raise ChatError(f"{answer.status}: {text}{hint}")
+
+
 async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any], out: Any) -> Turn:
     """One turn; the text is written to `out` as it comes. Raises ChatError."""
     began_s = time.monotonic()
     first_s = last_s = 0.0
     turn = Turn()
     async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
-        if answer.status != 200:
-            text = await answer.text()
-            try:
-                text = _message(msgspec.json.decode(text))
-            except msgspec.DecodeError:
-                pass
-            raise ChatError(f"{answer.status}: {text}")
+        await _raise_for_status(answer)
         turn.route = answer.headers.get(H_ROUTE, "?")
         turn.reason = answer.headers.get(H_REASON, "?")
         async for event in _events(answer):
@@ -107,22 +115,29 @@ async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any], ou
     return turn
 
 
-def _session() -> aiohttp.ClientSession:
+def _session(key: str) -> aiohttp.ClientSession:
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
-    return aiohttp.ClientSession(timeout=timeout, read_bufsize=_MAX_LINE_BYTES)
+    headers = {"authorization": f"Bearer {key}"} if key else None
+    return aiohttp.ClientSession(timeout=timeout, read_bufsize=_MAX_LINE_BYTES, headers=headers)
 
 
-async def _first_model(url: str) -> str:
-    async with _session() as session, session.get(f"{url}/v1/models") as answer:
-        body = msgspec.json.decode(await answer.read())
+async def _first_model(url: str, key: str) -> str:
+    try:
+        async with _session(key) as session, session.get(f"{url}/v1/models") as answer:
+            await _raise_for_status(answer)
+            body = msgspec.json.decode(await answer.read())
+    except aiohttp.ClientConnectionError:
+        raise ChatError("nothing answers there; `ppd up` starts a stack, --url names another one") from None
+    except msgspec.DecodeError:
+        raise ChatError("what answers there is no frontend; --url names another one") from None
     models = [str(item["id"]) for item in body.get("data", [])]
     if not models:
         raise ChatError("the frontend lists no model yet; `ppd status` says what is missing")
     return models[0]
 
 
-async def _one_turn(url: str, body: dict[str, Any]) -> Turn:
-    async with _session() as session:
+async def _one_turn(url: str, key: str, body: dict[str, Any]) -> Turn:
+    async with _session(key) as session:
         return await ask(session, url, body, sys.stdout)
 
 
@@ -153,7 +168,7 @@ def _talk(url: str, model: str, settings: ChatSettings) -> int:
             "max_tokens": settings.max_tokens,
         }
         try:
-            turn = asyncio.run(_one_turn(url, body))
+            turn = asyncio.run(_one_turn(url, settings.api_key, body))
         except KeyboardInterrupt:
             print("\n[interrupted; this turn is forgotten]")
             messages.pop()
@@ -177,7 +192,7 @@ def main(argv: list[str]) -> int:
         .removesuffix("/v1")
     )
     try:
-        model = settings.model or asyncio.run(_first_model(url))
+        model = settings.model or asyncio.run(_first_model(url, settings.api_key))
     except (ChatError, aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
         print(f"ppd chat: {url}: {str(error) or type(error).__name__}", file=sys.stderr)
         return 1

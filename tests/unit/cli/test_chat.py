@@ -94,3 +94,23 @@ async def test_a_refusal_is_shown_in_its_own_words(frontend: tuple[FakeFrontend,
     _, url = frontend
     with pytest.raises(chat.ChatError, match="404"):
         await _ask(url + "/elsewhere")
+
+
+def test_where_nothing_answers_it_says_how_to_get_something(capsys: pytest.CaptureFixture[str]) -> None:
+    assert chat.main(["--url", "http://127.0.0.1:9"]) == 1
+    assert "nothing answers there; `ppd up` starts a stack" in capsys.readouterr().err
+
+
+async def test_a_frontend_with_keys_is_given_the_one_of_the_environment() -> None:
+    async def models(request: web.Request) -> web.Response:
+        if request.headers.get("authorization") != "Bearer secret":
+            return web.json_response({"error": {"message": "an API key is needed"}}, status=401)
+        return web.json_response({"data": [{"id": "m"}]})
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    async with TestServer(app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        assert await chat._first_model(url, "secret") == "m"
+        with pytest.raises(chat.ChatError, match="401: an API key is needed; set PPD_API_KEY"):
+            await chat._first_model(url, "")
