@@ -38,7 +38,7 @@ async def collect(
         _planner(from_nats.planner if from_nats else None),
         Part(name="frontend", ok=ready_status == 200, where=frontend, detail=_ready(ready_status)),
     ]
-    parts += _processes(stack, {part.name for part in parts})
+    parts += _processes(stack, {part.name for part in parts}, workers)
     return Report(
         ok=all(part.ok for part in parts),
         parts=parts,
@@ -65,8 +65,10 @@ def _planner(answer: Any) -> Part:
     )
 
 
-def _processes(stack: StackState | None, known: set[str]) -> list[Part]:
-    """The processes of the local stack that answer to nobody but their supervisor."""
+def _processes(stack: StackState | None, known: set[str], workers: list[WorkerRecord] | None) -> list[Part]:
+    """The processes of the local stack that answer to nobody but their supervisor. A worker's agent outlives
+    its engine: it is up while it is registered, which it is not while the engine starts again.
+    """
     if stack is None:
         return []
     members = [member for member in stack.members if member.name not in known]
@@ -80,10 +82,13 @@ def _processes(stack: StackState | None, known: set[str]) -> list[Part]:
             detail=stack.phase if lives else "dead; `ppd up` or `ppd down` clears up",
         )
     ]
+    registered_names = None if workers is None else {worker.name for worker in workers}
     for member in members:
-        ok = alive(member) and member.phase == Phase.READY
+        phase: str = member.phase if alive(member) else "dead"
+        if phase == Phase.READY and registered_names is not None and member.name not in registered_names:
+            phase = "its engine is down or starts again"
         restarts = f", restarted {member.restarts} times" if member.restarts else ""
-        phase = member.phase if alive(member) else "dead"
+        ok = phase == Phase.READY
         parts.append(Part(name=member.name, ok=ok, where=f"pid {member.pid}", detail=f"{phase}{restarts}"))
     return parts
 

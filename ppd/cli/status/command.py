@@ -39,6 +39,6 @@ def main(argv: list[str]) -> int:
         print(msgspec.json.format(msgspec.json.encode(report), indent=1).decode())
     else:
         if local is None and not given:
-            print("no stack runs in this folder; looking at the default addresses\n")
+            print("no stack runs in this folder (`ppd up` starts one); looking at the default addresses\n")
         show(report, Console(soft_wrap=True))
     return 0 if report.ok else 1

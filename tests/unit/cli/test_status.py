@@ -1,11 +1,12 @@
 import io
 
 import msgspec
+import psutil
 import pytest
 from rich.console import Console
 
 from ppd.cli.stack.state import MemberState, Phase, StackState
-from ppd.cli.status.collect import collect
+from ppd.cli.status.collect import _processes, collect
 from ppd.cli.status.render import show
 from ppd.cli.status.report import Part, Report, TableVersion, Worker
 from ppd.core.names import Role, WorkerStatus
@@ -61,3 +62,19 @@ def test_a_worker_without_a_report_has_no_load_rather_than_none() -> None:
 def test_a_report_survives_json() -> None:
     report = Report(ok=False, parts=[], workers=None, tables=None, sessions=None)
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+
+
+def test_an_agent_whose_engine_is_gone_is_down() -> None:
+    me = psutil.Process()
+    agents = [
+        MemberState(name=name, pid=me.pid, started_unix_s=me.create_time(), phase=Phase.READY)
+        for name in ("p0", "d0")
+    ]
+    stack = StackState(stack_id="x", supervisor=agents[0], phase=Phase.READY, members=agents)
+    left = WorkerRecord(
+        worker_id="p0-1", name="p0", role=Role.PREFILL, model="m", url="", status=WorkerStatus.READY
+    )
+    parts = {part.name: part for part in _processes(stack, set(), [left])}
+    assert (parts["p0"].ok, parts["p0"].detail) == (True, "ready")
+    assert (parts["d0"].ok, parts["d0"].detail) == (False, "its engine is down or starts again")
+    assert all(part.ok for part in _processes(stack, set(), None)), "etcd cannot be asked: nothing is known"
