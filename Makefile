@@ -15,7 +15,7 @@ install: $(STAMP)  ## make .venv and install everything into it
 
 $(STAMP): pyproject.toml scripts/install-cpu-engine scripts/step
 	@scripts/check-python $(PYTHON)
-	@test -x $(BIN)/python || scripts/step "make $(VENV)" $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || scripts/step "make $(VENV)" $(PYTHON) -m venv $(VENV)
 	@scripts/install-cpu-engine $(BIN)/python
 	@touch $@
 
