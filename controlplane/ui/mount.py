@@ -3,7 +3,7 @@
 import asyncio
 import time
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
@@ -18,17 +18,7 @@ if TYPE_CHECKING:
     from controlplane.surface import Parts
 
 _DECISIONS = 60
-_MAX_CHANGE_BYTES = 4096
-_BODY_S = 5.0
 Name = Annotated[str, Query(max_length=512)]
-
-
-class Change(msgspec.Struct, forbid_unknown_fields=True):
-    """Of one table; `version` is the one to go back to."""
-
-    model: str
-    placement: str
-    version: int = 0
 
 
 def mount(app: FastAPI, parts: "Parts") -> None:
@@ -71,9 +61,6 @@ def _data(parts: "Parts", guard: Guard) -> APIRouter:
 
     async def seen(request: Request) -> None:
         guard.check(request.headers, request.client.host if request.client else "")
-
-    async def changed(request: Request) -> None:
-        guard.check_key(request.headers, request.client.host if request.client else "")
 
     router = APIRouter(dependencies=[Depends(seen)])
 
@@ -124,27 +111,4 @@ def _data(parts: "Parts", guard: Guard) -> APIRouter:
         request = {"model": model, "placement": placement, "from": old, "to": new}
         return _json(await planner.ask("table.diff", request))
 
-    @router.post("/{verb}", dependencies=[Depends(changed)])
-    async def change(verb: Literal["rollback", "freeze", "unfreeze"], request: Request) -> Response:
-        """The planner's answer: what was published."""
-        wish = msgspec.to_builtins(await _change(request))
-        if verb != "rollback":
-            del wish["version"]
-        return _json(await planner.ask(verb, wish))
-
     return router
-
-
-async def _change(request: Request) -> Change:
-    """Raises ApiError (400, 408)."""
-    if not request.headers.get("content-length", "").isdecimal():
-        raise ApiError(400, "the request must say how long it is")
-    if int(request.headers["content-length"]) > _MAX_CHANGE_BYTES:
-        raise ApiError(400, "the request is too long")
-    try:
-        async with asyncio.timeout(_BODY_S):
-            return msgspec.json.decode(await request.body(), type=Change)
-    except TimeoutError:
-        raise ApiError(408, "the request did not arrive in time") from None
-    except msgspec.DecodeError as error:
-        raise ApiError(400, str(error)) from None

@@ -42,4 +42,4 @@ async function ask(path, options = {}) {
 
 export const get = (name, query = {}) => ask(`/ui/data/${name}?${new URLSearchParams(query)}`);
 export const health = () => ask("/health");
-export const post = (verb, body) => ask(`/ui/data/${verb}`, { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } });
+export const change = (verb, query) => ask(`/admin/table/${verb}?${new URLSearchParams(query)}`, { method: "POST" });

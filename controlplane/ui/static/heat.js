@@ -62,7 +62,7 @@ export class Heat {
       ([name]) => name,
       ([name]) => el("button", { type: "button", role: "tab", on: { click: () => this.choose(name) } }, el("b", {}, name), el("span", { class: "note" })),
       (node, [name, [ttft, tpot]]) => {
-        say(node.children[1], `TTFT × ${ttft}, TPOT × ${tpot}`);
+        say(node.children[1], `TTFT×${ttft} TPOT×${tpot}`);
         node.setAttribute("aria-selected", name === this.slo);
         node.tabIndex = name === this.slo ? 0 : -1;
       },
@@ -120,13 +120,14 @@ export class Heat {
     const exact = source === slot;
     const local = value > 0;
     const depth = Math.min(1, Math.abs(value) / FULL);
+    const shade = exact ? 0.14 + 0.82 * depth : 0.07 + 0.12 * depth;
     return el(
       "button",
       {
         type: "button",
         role: "gridcell",
-        class: `square ${local ? "d-local" : "p-d"}${exact ? "" : " guess"}${exact && depth > 0.55 ? " deep" : ""}`,
-        vars: { "--depth": (exact ? 0.16 + 0.66 * depth : 0.07 + 0.12 * depth).toFixed(3) },
+        class: `square ${local ? "d-local" : "p-d"}${exact ? "" : " guess"}${shade > 0.82 ? " deep" : shade > 0.55 ? " mid" : ""}`,
+        vars: { "--depth": shade.toFixed(3) },
         tabindex: slot === Math.max(0, this.slot) ? 0 : -1,
         "data-slot": slot,
         "aria-label": `${this.name(slot)}: ${local ? "D-local" : "P to D"}, score ${value}${exact ? "" : ", not measured here"}`,

@@ -1,7 +1,8 @@
 // The engines with their load of now, and between them the ways that the turns of late took.
 
 import { byId, el, keyed, say, svg } from "./dom.js";
-import { PATHS, count, ms, nameOf, percent, plural } from "./format.js";
+import { rate } from "./figures.js";
+import { PATHS, count, ms, nameOf, percent } from "./format.js";
 
 const COLUMNS = [["prefill", "Prefill"], ["decode", "Decode"], ["replica", "Replica"]];
 const HISTORY = 45;
@@ -20,8 +21,9 @@ export function showTopology(overview) {
     keyed(column.querySelector("ul"), own, (worker) => worker.id, card, update);
   }
   for (const id of past.keys()) if (!workers.some((worker) => worker.id === id)) past.delete(id);
+  box.toggleAttribute("data-whole", workers.every((worker) => worker.role === "replica"));
   const entry = box.querySelector(".entry");
-  say(entry.children[1], late.turns ? `${plural(late.turns, "turn")} of late` : "no turns yet");
+  say(entry.children[1], late.turns ? `${rate(late).toFixed(1)} turns/s` : "no turns yet");
   say(byId("placement"), models.find((each) => each.name === model)?.placement ?? "no engine is registered");
   showKey(late);
   draw(box);

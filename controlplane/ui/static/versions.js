@@ -1,6 +1,6 @@
 // The versions of a table: what differs, and going back.
 
-import { get, post } from "./api.js";
+import { change, get } from "./api.js";
 import { byId, el, keyed, say } from "./dom.js";
 import { ms, nameOf, plural, score, when } from "./format.js";
 
@@ -95,16 +95,16 @@ export class Versions {
       `Version ${version} of ${this.table.model} on ${this.table.placement} is published again as a new version, and frozen: the planner learns on, but changes nothing until you unfreeze it.`,
       "Roll back",
     );
-    if (yes) await this.change("rollback", { ...this.which(), version });
+    if (yes) await this.order("rollback", { ...this.which(), version });
   }
 
   async freeze() {
-    await this.change(this.table.frozen ? "unfreeze" : "freeze", this.which());
+    await this.order(this.table.frozen ? "unfreeze" : "freeze", this.which());
   }
 
-  async change(verb, request) {
+  async order(verb, request) {
     try {
-      const { version, source } = await post(verb, request);
+      const { version, source } = await change(verb, request);
       say(byId("versions-note"), `Version ${version} was published: ${source}.`);
       byId("diff").replaceChildren();
       this.changed();
