@@ -1,9 +1,15 @@
-"""What `ppd profile` says of a running stack."""
+"""What `ppd profile` and the planner say of a running stack."""
 
+import asyncio
+import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import nats
+
+from ppd.core.names import planner_subject
 from ppd.core.records import TableSnapshot, decode
 from tests.e2e.local_stack import LocalStack
 
@@ -35,3 +41,18 @@ def kept_profile(stack: LocalStack, folder: Path) -> TableSnapshot:
 
 def read(folder: Path) -> TableSnapshot:
     return decode((folder / "table.json").read_bytes(), TableSnapshot)
+
+
+def planner_status(stack: LocalStack) -> dict[str, Any]:
+    """Of the planner that leads."""
+
+    async def ask() -> dict[str, Any]:
+        client = await nats.connect(stack.state()["nats"])
+        try:
+            answer = await client.request(planner_subject("default", "status"), b"", timeout=5)
+            found: dict[str, Any] = json.loads(answer.data)
+            return found
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())

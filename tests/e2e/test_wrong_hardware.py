@@ -5,9 +5,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import nats
 import pytest
 
 from planner.profile.figures import Figure
@@ -16,14 +14,13 @@ from ppd.core.learning.publication import MAX_EXPLORE
 from ppd.core.learning.ratios import Belief
 from ppd.core.learning.verdicts import MARGIN, SIGMAS, Cost, score_error
 from ppd.core.names import Path as Route
-from ppd.core.names import planner_subject
 from ppd.core.records import CellRecord, Estimate, TableSnapshot, decode
 from ppd.core.score import SLO_CLASSES, Expected, Weights, score
 from ppd.core.table import Table
 from tests.e2e.cell_traffic import Traffic
 from tests.e2e.conftest import running
 from tests.e2e.local_stack import LocalStack, eventually
-from tests.e2e.measured import kept_profile
+from tests.e2e.measured import kept_profile, planner_status
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -82,7 +79,7 @@ def test_the_loop_finds_the_verdicts_of_a_profile(stack: LocalStack, tmp_path: P
     finally:
         _show(cells, seed, _served(stack), fresh)
         print(stack.ppd("table", "history").stdout)
-        print(json.dumps(_status(stack)["tables"], indent=1))
+        print(json.dumps(planner_status(stack)["tables"], indent=1))
 
 
 def _told(stack: LocalStack, *args: str) -> str:
@@ -133,16 +130,3 @@ def _show(cells: list[Cell], *tables: Table) -> None:
             print(f"{cell!s:22} {path:8} {figures}")
     for (cell, name), verdicts in _verdicts(cells, *tables).items():
         print(f"{cell!s:22} {name:12} " + "   ".join(f"{v!s:10}" for v in verdicts))
-
-
-def _status(stack: LocalStack) -> dict[str, Any]:
-    async def ask() -> dict[str, Any]:
-        client = await nats.connect(stack.state()["nats"])
-        try:
-            answer = await client.request(planner_subject("default", "status"), b"", timeout=5)
-            found: dict[str, Any] = json.loads(answer.data)
-            return found
-        finally:
-            await client.close()
-
-    return asyncio.run(ask())
