@@ -41,6 +41,7 @@ function failed(error, wait) {
 
 async function step() {
   const [overview, state] = await Promise.all([get("overview", model ? { model } : {}), health()]);
+  if (!byId("lock").hidden) byId("main").focus();
   byId("lock").hidden = true;
   byId("board").hidden = false;
   byId("forget").hidden = !hasKey();
