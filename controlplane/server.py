@@ -11,8 +11,9 @@ import ssl
 from typing import NamedTuple
 
 import uvicorn
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from controlplane.errors import ApiError
 
@@ -61,6 +62,7 @@ class Protocol(HttpToolsProtocol):
         self._limits = limits
         self._head_bytes = 0  # of a head that is not complete yet
         self._head_since_s = self.loop.time()  # 0 = no head is awaited
+        self._served: RequestResponseCycle | None = None
         self._refusal = ApiError(400, "this is no valid HTTP request")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -109,6 +111,23 @@ class Protocol(HttpToolsProtocol):
         lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
         self.transport.write(b"\r\n".join(lines))
         self.transport.close()
+        self._abandon()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._abandon()
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _abandon(self) -> None:
+        """Nobody waits for an answer. uvicorn tells the newest request only, which of pipelined ones is not
+        the one that is being served."""
+        self.pipeline.clear()
+        if self._served is not None and not self._served.response_complete:
+            self._served.disconnected = True
+            self._served.message_event.set()
 
     def expire(self, now_s: float) -> None:
         """End the connection if it keeps us waiting for a head."""

@@ -70,7 +70,12 @@ class FakeEngine:
                 lines = head.split("\r\n")
                 headers = {n.lower(): v.strip() for n, v in (x.split(":", 1) for x in lines[1:] if ":" in x)}
                 raw = await reader.readexactly(int(headers.get("content-length", 0)))
-                seen = Seen(lines[0].split(" ")[1], headers, raw, json.loads(raw) if raw else {})
+                try:
+                    body = json.loads(raw) if raw else {}
+                except (ValueError, RecursionError):
+                    await self._json(writer, 400, b'{"error":{"message":"no such JSON"}}')
+                    continue
+                seen = Seen(lines[0].split(" ")[1], headers, raw, body)
                 self.requests.append(seen)
                 self.on_request()
                 await self._answer(seen, writer, reader)
@@ -97,7 +102,7 @@ class FakeEngine:
         kv = seen.body.get("kv_transfer_params") or {}
         if kv.get("do_remote_decode"):
             return await self._prefill(seen, writer, kind)
-        if seen.body.get("stream"):
+        if str(seen.body.get("stream")).lower() in ("true", "1"):
             return await self._stream(seen, writer, reader, fault)
         if kind == "empty":
             return await self._json(writer, 200, b"")
