@@ -94,7 +94,7 @@ class Stack:
             self.process.wait(10)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     if browser_path() is None:
         pytest.skip("no browser is installed: chromium")
@@ -108,8 +108,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         made.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """Of a module, not of the session: while it is open no test may run an event loop of its own."""
     path = browser_path()
     if path is None:
         pytest.skip("no browser is installed: chromium")
