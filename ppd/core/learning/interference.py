@@ -32,6 +32,7 @@ class Interference(msgspec.Struct):
     at_s: float = -1e9
     speed_ms: float = 0.0  # a token, by D's own prefill speed: what p is taken for until the fit knows better
     pause_ms: float = 0.0  # p: how long a locally prefilled token holds up each stream of the batch
+    batch_ms: float = 0.0  # b: by how much one more stream slows each of the others' tokens
 
     def observe(self, load: WorkerLoad, now_s: float) -> None:
         """Take in a report; those that come sooner than 2 s after the last one used are passed over."""
@@ -43,8 +44,9 @@ class Interference(msgspec.Struct):
         if load.prefill_speed_tokens_per_s > 0:
             self.speed_ms = min(1e3 / load.prefill_speed_tokens_per_s, _MAX_PAUSE_MS)
         self.fit.observe((1.0, batch, u * load.itl_ms / 1e3), load.itl_ms, _KEEP)
-        fitted = self.fit.solve(toward=(0.0, 0.0, self.speed_ms))[2]
-        self.pause_ms = min(max(0.0, fitted), _MAX_PAUSE_MS)
+        _, batch_ms, pause_ms = self.fit.solve(toward=(0.0, 0.0, self.speed_ms))
+        self.batch_ms = min(max(0.0, batch_ms), _MAX_PAUSE_MS)
+        self.pause_ms = min(max(0.0, pause_ms), _MAX_PAUSE_MS)
 
 
 def _plausible(load: WorkerLoad) -> bool:

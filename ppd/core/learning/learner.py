@@ -4,9 +4,10 @@ import msgspec
 
 from ppd.core.cells import Cell
 from ppd.core.learning.drift import Drift
+from ppd.core.learning.estimate import Decayed
 from ppd.core.learning.interference import Interference, charge_ms
 from ppd.core.learning.prefill import PrefillCost
-from ppd.core.learning.ratios import Ratios
+from ppd.core.learning.ratios import CELL_N, HALF_LIFE_S, Ratios
 from ppd.core.learning.samples import Sample, Unfit, sample_of, survived
 from ppd.core.learning.survival import Survival
 from ppd.core.names import Path
@@ -16,6 +17,7 @@ from ppd.core.table import Table
 
 MAX_WORKERS = 64
 DRIFT_TURNS = 1000  # for so many turns after an alarm exploration is widened
+_LEAST_LEFT = 0.2  # of a TPOT, by the correction for its batch
 _COST_RANGE = 1e4  # a turn this many times off the prior is no measurement
 
 
@@ -30,6 +32,7 @@ class Learned(msgspec.Struct):
     survival: Survival = msgspec.field(default_factory=Survival)
     prefill: PrefillCost = msgspec.field(default_factory=PrefillCost)
     interference: dict[str, Interference] = {}
+    batch: dict[str, Decayed] = {}  # streams that a cell's turns met on their D
     drift: dict[str, Drift] = {}  # "{path} ttft", "{path} tpot"
     drifting_until: int = 0  # a count of samples
     at_s: float = 0.0  # Unix time of the newest turn
@@ -79,15 +82,29 @@ class Learner:
             usual = self.prior.lookup(sample.cell.slot).baseline.p_tokens
             ttft_ms = learned.prefill.normalized(ttft_ms, sample.p_computed, usual)
             learned.prefill.observe(sample.p_computed, sample.ttft_ms)
-        if sample.d_computed and tpot_ms:
-            pause_ms = self.pause_ms(sample.decode_worker)
-            tpot_ms += charge_ms(pause_ms, sample.d_computed, sample.batch, sample.n_out)
+        if tpot_ms:
+            tpot_ms = self._tpot_at_usual_load(name, sample)
         ttft = ttft_ms / prior.ttft_ms
         tpot = tpot_ms / prior.tpot_ms if tpot_ms else None
         if not _plausible(ttft) or not (tpot is None or _plausible(tpot)):
             return
         self._watch_drift(sample, ttft, tpot)
         learned.ratios.observe(name, path, ttft, tpot, learned.at_s)
+
+    def _tpot_at_usual_load(self, cell: str, sample: Sample) -> float:
+        """TPOT as it would have been in a batch of the cell's usual size, with what the turn cost that batch.
+
+        Where the router heeds the load, D-local turns fall on moments with few streams and P->D turns on
+        those with many. Taken as they are, the figures would tell of the moments, not of the paths.
+        """
+        usual = self.learned.batch.setdefault(cell, Decayed())
+        usual.observe(sample.batch, self.learned.at_s, HALF_LIFE_S, CELL_N)
+        d = self.learned.interference.get(sample.decode_worker)
+        if d is None:
+            return sample.tpot_ms
+        at_usual = sample.tpot_ms - d.batch_ms * (sample.batch - usual.mean)
+        charge = charge_ms(d.pause_ms, sample.d_computed, usual.mean, sample.n_out)
+        return max(_LEAST_LEFT * sample.tpot_ms, at_usual) + charge
 
     def _watch_drift(self, sample: Sample, ttft: float, tpot: float | None) -> None:
         learned, path, now_s = self.learned, sample.path, self.learned.at_s
@@ -109,11 +126,6 @@ class Learner:
         if load.worker_id not in workers and len(workers) >= MAX_WORKERS:
             del workers[min(workers, key=lambda each: workers[each].at_s)]
         workers.setdefault(load.worker_id, Interference()).observe(load, now_s)
-
-    def pause_ms(self, worker_id: str) -> float:
-        """How long a token prefilled on this D holds up each of its streams; 0 while nothing is known."""
-        found = self.learned.interference.get(worker_id)
-        return found.pause_ms if found else 0.0
 
     def prior_cost(self, cell: Cell, path: Path) -> Expected:
         """What the prior says; pull-back, where it was not measured, starts as P->D."""

@@ -191,6 +191,43 @@ def test_another_prior_drops_the_ratios_and_keeps_what_holds_for_any():
     assert learner.learned.survival.grid() != Learned().survival.grid()
 
 
+def test_paths_that_are_chosen_at_unlike_moments_are_compared_at_one_batch():
+    """TPOT is 8 ms and 1 ms a stream, whatever the path: D-local turns met two streams, P->D turns ten."""
+    learner = Learner(PRIOR)
+    for n in range(200):
+        batch = 2 + n % 9
+        load = WorkerLoad(
+            worker_id="d0",
+            itl_ms=8.0 + batch,
+            running=batch,
+            decode_tokens_per_s=1e3 * batch / (8 + batch),
+            prefill_speed_tokens_per_s=5_000,
+        )
+        learner.observe_load(load, 10.0 * n)
+    for n in range(100):
+        local = n % 2 == 0
+        batch = 2 if local else 10
+        learner.observe(
+            record(
+                path=Path.D_LOCAL if local else Path.P_D,
+                decode_worker="d0",
+                decode_running=batch,
+                tpot_ms=8.0 + batch,
+                cached_tokens_decode=1100 if local else -1,
+            ),
+            1e9 + n,
+        )
+    cell = str(cells.cell_of(1000, 100, 100, 1.0))
+    now_s = learner.learned.at_s
+    tpot = {
+        path: learner.learned.ratios.tpot(cell, path, now_s).ratio
+        * learner.prior_cost(cells.parse_cell(cell), path).tpot_ms
+        for path in (Path.P_D, Path.D_LOCAL)
+    }
+    assert tpot[Path.D_LOCAL] == pytest.approx(tpot[Path.P_D], rel=0.05)
+    assert tpot[Path.P_D] == pytest.approx(14, rel=0.05)
+
+
 def test_the_charge_for_other_streams_makes_d_local_dearer():
     alone, crowded = Learner(PRIOR), Learner(PRIOR)
     for learner in (alone, crowded):
