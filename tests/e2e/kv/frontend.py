@@ -67,9 +67,12 @@ async def ask(
     force: str = "",
     max_tokens: int = 8,
     stream: bool = False,
+    session_id: str = "",
 ) -> Answer:
     """One turn; `force` is an operator's word on its path."""
     headers = {"x-ppd-force-route": force, "x-ppd-admin-key": ADMIN_KEY} if force else {}
+    if session_id:
+        headers["x-session-id"] = session_id
     body: dict[str, Any] = {
         "model": "small",
         "messages": messages,

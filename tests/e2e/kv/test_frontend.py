@@ -26,14 +26,20 @@ def _user(text: str) -> dict[str, str]:
 
 
 async def _chat(
-    session: aiohttp.ClientSession, frontend: Frontend, first: str, force: str, stream: bool = False
+    session: aiohttp.ClientSession,
+    frontend: Frontend,
+    first: str,
+    force: str,
+    stream: bool = False,
+    session_id: str = "",
 ) -> list[Answer]:
     """Four turns; all but the first are forced onto one path, each asked as soon as the last is answered."""
     messages: Messages = []
     answers: list[Answer] = []
     for question in (first, *FOLLOW_UPS):
         messages.append(_user(question))
-        answers.append(await ask(session, frontend, messages, force if answers else "", stream=stream))
+        forced = force if answers else ""
+        answers.append(await ask(session, frontend, messages, forced, stream=stream, session_id=session_id))
         messages.append({"role": "assistant", "content": answers[-1].text})
     return answers
 
@@ -88,9 +94,10 @@ async def test_pull_back_gives_the_text_of_the_other_paths(engines: Pair, fronte
     firsts = [f"I am person {i}. What should I know about {topics[i % 10]}?" for i in range(20)]
     gate = asyncio.Semaphore(8)
 
-    async def chat(session: aiohttp.ClientSession, first: str, force: str, stream: bool) -> list[Answer]:
+    async def chat(session: aiohttp.ClientSession, number: int, force: str) -> list[Answer]:
+        own_id = f"{force}-{number}"  # else it would be the conversation of the path before, asked again
         async with gate:
-            return await _chat(session, frontend, first, force, stream)
+            return await _chat(session, frontend, firsts[number], force, number % 2 == 0, own_id)
 
     texts: dict[str, list[list[str]]] = {}
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=180)) as session:
@@ -98,9 +105,7 @@ async def test_pull_back_gives_the_text_of_the_other_paths(engines: Pair, fronte
             for engine in (engines.p, engines.d):  # so that one path does not live on another's cache
                 async with session.post(engine.url + "/reset_prefix_cache") as reply:
                     assert reply.status == 200
-            chats = await asyncio.gather(
-                *(chat(session, first, force, i % 2 == 0) for i, first in enumerate(firsts))
-            )
+            chats = await asyncio.gather(*(chat(session, number, force) for number in range(len(firsts))))
             paths = [answer.path for answers in chats for answer in answers[1:]]
             assert paths == [force] * 60
             texts[force] = [[answer.text for answer in answers] for answers in chats]
