@@ -1,4 +1,4 @@
-"""`ppd bench NAME`: what runs in virtual time, without engines."""
+"""`ppd bench NAME`: what runs in virtual time, and what holds it against running engines."""
 
 import importlib
 import sys
@@ -6,6 +6,7 @@ import sys
 COMMANDS = {
     "paper": "the paper's tables and figures from the calibrated simulator",
     "policies": "every policy under conditions that differ in kind",
+    "truth": "the engine model against running engines under the same load",
 }
 
 

@@ -42,8 +42,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("ppd bench policies", description=__doc__)
     add = parser.add_argument
     add("--quick", action="store_true", help="one seed and a minute of virtual time each")
-    add("--seeds", type=int, default=5)
-    add("--duration", type=float, default=300.0, help="virtual seconds of arrivals")
+    add("--seeds", type=int, default=3)
+    add("--duration", type=float, default=150.0, help="virtual seconds of arrivals; twice that for a drift")
     add("--condition", action="append", help="only this one (may be repeated)")
     add("--policy", action="append", help="only this one (may be repeated), such as static:x=0.5")
     add("--mooncake", type=FilePath, help="the Mooncake conversation trace, for the condition of that name")
@@ -78,18 +78,23 @@ def _all_policies(task: tuple[str, FilePath | None, tuple[str, ...], int, float]
     return [simulate(condition, policy, seed, duration_s, table) for policy in wanted]
 
 
+_tables: dict[str, TableSnapshot] = {}  # of this process
+
+
 def _table(condition: Condition) -> TableSnapshot:
-    return offline.measure(condition.spec, condition.placement, levels=(1.0, 6.0))
+    if condition.name not in _tables:
+        _tables[condition.name] = offline.measure(condition.spec, condition.placement, levels=(1.0, 6.0))
+    return _tables[condition.name]
 
 
 def _show(outcomes: list[Outcome], console: Console) -> None:
     for condition in dict.fromkeys(o.condition for o in outcomes):
         console.print(_condition(condition, [o for o in outcomes if o.condition == condition]))
     console.print(_summary("Goodput regret", regrets(outcomes)))
-    drifts = [o for o in outcomes if o.condition.startswith("drift")]
+    drifts = [o for o in outcomes if o.condition.startswith("drift") and o.turns_late]
     if drifts:
         console.print(
-            _summary("Goodput regret in the last quarter, after a drift", regrets(drifts, late=True))
+            _summary("Goodput regret from 2,000 turns after a drift on", regrets(drifts, late=True))
         )
 
 

@@ -1,14 +1,21 @@
-"""Load reports of simulated engines, as the worker's agent makes them: rates over the last ten seconds."""
+"""Load reports of simulated engines, as the worker's agent makes them: rates over the last ten seconds.
+
+The prefill speed is the slope of steps' times over their prompt tokens, as there: what else a step does, such
+as decoding, is no prefill.
+"""
 
 from collections import deque
 from typing import NamedTuple
 
 from ppd.core.decision import WorkerView
+from ppd.core.learning.regression import Regression
 from ppd.core.names import Role
 from ppd.core.records import WorkerLoad
 from simulator.cluster import Worker
 
 _OF_LATE_S = 10.0
+_KEEP = 0.98  # of fifty reports with prefill in them
+_ENOUGH = 8.0
 
 
 class _Counters(NamedTuple):
@@ -16,6 +23,7 @@ class _Counters(NamedTuple):
     itl_s: float
     itl_count: int
     prefilled: int
+    prefill_steps: int
     prefill_busy_s: float
     generated: int
 
@@ -30,6 +38,7 @@ class Meter:
         self._running_then = 0
         self._prefill_then = 0
         self._past: deque[_Counters] = deque()
+        self._speed = Regression.empty(2)
         self._load = WorkerLoad(worker_id=worker.name)
 
     def report(self, now_s: float) -> WorkerLoad:
@@ -39,9 +48,12 @@ class Meter:
             engine.itl_s,
             engine.itl_count,
             engine.prefilled_tokens,
+            engine.prefill_steps,
             engine.prefill_busy_s,
             engine.generated_tokens,
         )
+        if self._past:
+            self._observe_speed(self._past[-1], now)
         self._past.append(now)
         while now_s - self._past[0].at_s > _OF_LATE_S and len(self._past) > 2:
             self._past.popleft()
@@ -57,11 +69,23 @@ class Meter:
             queued_prefill_tokens=engine.queued_prefill_tokens,
             itl_ms=1e3 * _ratio(now.itl_s - then.itl_s, now.itl_count - then.itl_count),
             prefill_tokens_per_s=_ratio(prefilled, took_s),
-            prefill_speed_tokens_per_s=_ratio(prefilled, now.prefill_busy_s - then.prefill_busy_s),
+            prefill_speed_tokens_per_s=self._prefill_speed(),
             decode_tokens_per_s=_ratio(now.generated - then.generated, took_s),
             preemptions=engine.preempted,
         )
         return self._load
+
+    def _observe_speed(self, then: _Counters, now: _Counters) -> None:
+        steps = now.prefill_steps - then.prefill_steps
+        if steps:
+            tokens = now.prefilled - then.prefilled
+            self._speed.observe((steps, tokens), now.prefill_busy_s - then.prefill_busy_s, _KEEP)
+
+    def _prefill_speed(self) -> float:
+        if self._speed.n < _ENOUGH:
+            return 0.0
+        s_per_token = self._speed.solve()[1]
+        return 1 / s_per_token if s_per_token > 1e-7 else 0.0
 
     def view(self, now_s: float) -> WorkerView:
         load = self._load

@@ -1,4 +1,4 @@
-"""The planner's online loop in virtual time: the same learner and proposal, published by the same rule."""
+"""The planner's online loop in virtual time: the same learner, published by the same rule."""
 
 import msgspec
 
@@ -33,7 +33,8 @@ class Online:
             return
         self._considered_s, self._fresh = now_s, False
         better = improved(self.learner, self.table.snapshot, self._explore, now_s - self._published_s)
-        if better is not None:
-            self.table = Table(better.snapshot)
-            self.published += 1
-            self._published_s = now_s
+        if better is None:
+            return
+        self.table = Table(better.snapshot)
+        self.published += 1
+        self._published_s = now_s

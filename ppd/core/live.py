@@ -9,10 +9,10 @@ shape. From load reports and from what the turn really needs:
   the conversation is taken as evicted. What was measured beyond idle shrinks with D's batch; what it grows
   by is in the queue.
 - P->D also waits for D's admission, in the shadow of P's work.
-- TPOT starts from D's inter-token latency of now. A local prefill holds up every running stream: the tokens
-  that it adds, times the batch, over the tokens that the batch decodes for each local prefill, is how many
-  fall between two tokens of a stream; the table's own slope says what one of them costs. The difference to
-  the cell's usual number is charged to D-local, whose own TPOT does not show what it does to others.
+- TPOT starts from D's inter-token latency of now, which holds what local prefills cost already. One more
+  holds up every running stream: its tokens, times the batch, over the tokens of an answer, is what it adds to
+  the TPOT of all of them together; the slope of the table, or what was learned, says what one token costs.
+  All of it is charged to D-local, whose own TPOT does not show what it does to others.
 """
 
 from ppd.core.decision import Turn, View, WorkerView
@@ -50,13 +50,11 @@ def correct(turn: Turn, view: View, row: Row, table: Table) -> dict[Path, Expect
     ttft_d_local = d_wait + _service(usual.d_local_idle_ms, usual.d_tokens, d_lacks, d_ms)
 
     scale = d.itl_ms / row.p_d.tpot_ms if d.itl_ms >= _LEAST_ITL_MS else 1.0
-    held = d.running * d_lacks / (view.n_out_mean or usual.decoded)
-    interference_ms = table.interference_ms * d_ms * table.prefill_tokens_per_s / 1e3  # on this D's speed
+    interference_ms = table.interference_ms
+    if not table.interference_learned:
+        interference_ms *= d_ms * table.prefill_tokens_per_s / 1e3  # on this D's speed
     tpot_p_d = row.p_d.tpot_ms * scale
-    tpot_d_local = row.d_local.tpot_ms * scale
-    # An idle D takes the measured interference away, and no more than that.
-    least = min(tpot_p_d, tpot_d_local)
-    tpot_d_local = max(least, tpot_d_local + (held - usual.held) * interference_ms)
+    tpot_d_local = tpot_p_d + interference_ms * d.running * d_lacks / (view.n_out_mean or usual.decoded)
 
     corrected = {
         Path.P_D: Expected(ttft_p_d, tpot_p_d),

@@ -1,10 +1,13 @@
 """What a path costs, what an operator cares for, and the score that weighs one against the other."""
 
 from collections.abc import Mapping
+from math import exp, log1p
 
 import msgspec
 
 DEFAULT_SLO = "balanced"
+_SOFT = 0.1  # of a limit: how exact expectations are
+_FAR = 30.0
 
 
 class Weights(msgspec.Struct, frozen=True):
@@ -62,6 +65,26 @@ def misses(expected: Expected, weights: Weights, share: float = 1.0) -> bool:
         (weights.ttft_limit_ms and expected.ttft_ms > share * weights.ttft_limit_ms)
         or (weights.tpot_limit_ms and expected.tpot_ms > share * weights.tpot_limit_ms)
     )
+
+
+def risk(expected: Expected, weights: Weights) -> float:
+    """How far a path goes, or may go, beyond the class's limits, as a share of them: 0 without limits.
+
+    Far beyond a limit it is the excess itself. An expectation is not the turn's own figure, so one that comes
+    near a limit has some risk too: a tenth of the limit below it, three hundredths; two tenths, one.
+    """
+    found = 0.0
+    if weights.ttft_limit_ms:
+        found += _excess(expected.ttft_ms / weights.ttft_limit_ms - 1.0)
+    if weights.tpot_limit_ms:
+        found += _excess(expected.tpot_ms / weights.tpot_limit_ms - 1.0)
+    return found
+
+
+def _excess(beyond: float) -> float:
+    """max(0, beyond), with a soft corner."""
+    x = beyond / _SOFT
+    return beyond if x > _FAR else _SOFT * log1p(exp(x))
 
 
 def near_limit(expected: Expected, weights: Weights) -> bool:

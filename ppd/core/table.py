@@ -64,7 +64,10 @@ class Table:
         found = baselines(measured, snapshot.placement)
         self.prefill_tokens_per_s = prefill_speed(found)  # a lower bound, from the figures themselves
         # What a locally prefilled token adds to each step of D: learned from load reports, or by the cells.
-        self.interference_ms = snapshot.pause_ms if snapshot.pause_ms >= 0 else interference(measured, found)
+        self.interference_learned = snapshot.pause_ms >= 0
+        self.interference_ms = (
+            snapshot.pause_ms if self.interference_learned else interference(measured, found)
+        )
         self.survival = snapshot.survival
         self._rows = _dense_rows(measured, found)
         self._verdicts: dict[tuple[float, float], list[Verdict]] = {}

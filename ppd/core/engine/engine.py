@@ -43,7 +43,8 @@ class Engine:
         self.prefilled_tokens = 0
         self.generated_tokens = 0
         self.preempted = 0
-        self.prefill_busy_s = 0.0  # in steps with prefill
+        self.prefill_steps = 0
+        self.prefill_busy_s = 0.0  # in them
         self.itl_s = 0.0  # between tokens of one sequence, summed
         self.itl_count = 0
 
@@ -282,6 +283,7 @@ class Engine:
         """One step with prefill in it."""
         took_s = at_s - self._begin_s
         self.steps += 1
+        self.prefill_steps += 1
         self.prefill_busy_s += took_s
         self.itl_s += took_s * (len(self._running) - len(self._chunks))
         self.itl_count += len(self._running) - len(self._chunks)

@@ -1,21 +1,25 @@
-"""From expectations to a path: the best score among those that keep the class's limits."""
+"""From expectations to a path: limits first, as far as they are at risk; then the best score."""
 
 from collections.abc import Iterable, Mapping
 
 from ppd.core.decision import Expected, Weights
 from ppd.core.names import Path
-from ppd.core.score import misses, score
+from ppd.core.score import risk, score
+
+NEGLIGIBLE = 0.001  # paths whose risks differ by less are equally safe
 
 
 def best(expected: Mapping[Path, Expected], candidates: Iterable[Path], weights: Weights) -> Path:
     """The best of `candidates`, all of which are in `expected`, as P->D is.
 
-    P->D scores 0; another path has to be above it. A path that is expected to break a limit is taken only
-    where all are.
+    Among those that put the class's limits at no more risk than the safest does, the one of the highest
+    score: P->D scores 0, another path has to be above it.
     """
     kept = list(candidates)
     if weights.ttft_limit_ms or weights.tpot_limit_ms:
-        kept = [path for path in kept if not misses(expected[path], weights)] or kept
+        risks = [risk(expected[path], weights) for path in kept]
+        bearable = min(risks) + NEGLIGIBLE
+        kept = [path for path, r in zip(kept, risks, strict=True) if r <= bearable]
     x0 = expected[Path.P_D]
     chosen, top = kept[0], float("-inf")
     for path in kept:

@@ -119,8 +119,19 @@ def test_a_limit_outweighs_the_score(name, tpot):
     only_remote = Weights(1, tpot, tpot_limit_ms=9)
     assert decide(turn(), BOTH, SAVES, only_local).path is Path.D_LOCAL
     assert decide(turn(), BOTH, SAVES, only_remote).path is Path.P_D
-    hopeless = Weights(1, tpot, ttft_limit_ms=1)
-    assert decide(turn(), BOTH, SAVES, hopeless).path is decide(turn(), BOTH, SAVES, Weights(1, tpot)).path
+
+
+def test_where_every_path_breaks_a_limit_the_table_goes_by_score_and_ours_by_the_smaller_breach():
+    hopeless = Weights(1, 10, ttft_limit_ms=1)
+    assert policies.make("ppd").decide(turn(), BOTH, SAVES, hopeless).path is Path.P_D
+    assert policies.make("adaptive").decide(turn(), BOTH, SAVES, hopeless).path is Path.D_LOCAL
+
+
+def test_far_from_every_limit_the_score_decides():
+    decide = policies.make("adaptive").decide
+    for tpot in (0.0, 10.0):
+        roomy = Weights(1, tpot, ttft_limit_ms=1000, tpot_limit_ms=100)
+        assert decide(turn(), BOTH, SAVES, roomy).path is decide(turn(), BOTH, SAVES, Weights(1, tpot)).path
 
 
 @given(st.sampled_from(CELLS), care, care, care)

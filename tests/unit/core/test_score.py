@@ -17,6 +17,18 @@ def test_the_score_is_the_papers():
     assert score.score(x0, x1, 2, 4) == pytest.approx(1.2 - 1.0)
 
 
+@given(expected, times, times, times)
+def test_risk_grows_with_what_is_expected_and_is_the_excess_far_beyond_a_limit(
+    one, more_ms, ttft_ms, tpot_ms
+):
+    care = Weights(ttft_limit_ms=ttft_ms, tpot_limit_ms=tpot_ms)
+    worse = Expected(one.ttft_ms + more_ms, one.tpot_ms)
+    assert 0 <= score.risk(one, care) <= score.risk(worse, care)
+    assert score.risk(one, Weights()) == 0
+    assert score.risk(Expected(500, 1), Weights(ttft_limit_ms=100)) == pytest.approx(4)
+    assert score.risk(Expected(10, 1), Weights(ttft_limit_ms=100)) < 1e-4
+
+
 @given(expected, expected, weights, weights)
 def test_a_path_better_in_both_never_scores_below_zero(x0, x1, w_ttft, w_tpot):
     if x1.ttft_ms <= x0.ttft_ms and x1.tpot_ms <= x0.tpot_ms:

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.unit
 
 
 def outcome(condition, policy, seed, goodput):
-    return Outcome(condition, policy, seed, 1, 1.0, 1.0, goodput, goodput, 0.0, 0.0, 0.0, 0)
+    return Outcome(condition, policy, seed, 1, 1.0, 1.0, goodput, goodput, 1, 0.0, 0.0, 0.0, 0)
 
 
 def test_regret_is_what_a_policy_loses_to_the_best_of_its_condition():
