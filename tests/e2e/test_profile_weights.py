@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 _WEIGHTS = (0.0, 1.0, 4.0, 16.0, 1e4)  # of TPOT, against 1 for TTFT: under the last TPOT alone counts
 _COSTS = 0.05  # of TPOT: less is noise
 _CELLS = 3
-_SWEEP_S = float(os.environ.get("PPD_TEST_SWEEP_S", "240"))
+_SWEEP_S = float(os.environ.get("PPD_TEST_SWEEP_S", "180"))
 
 
 @pytest.fixture(scope="module")
@@ -34,34 +34,38 @@ def table(real_stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> T
     return found
 
 
-@pytest.fixture(params=["ppd", "adaptive"])
-def frontend(real_stack: LocalStack, request: pytest.FixtureRequest) -> Iterator[str]:
+# What may stay D-local when TPOT alone counts. The table alone: turns that miss their cell. With the queues of
+# now: also those that meet an idle D, where a local prefill holds up nobody, whatever TPOT is worth.
+@pytest.fixture(params=[("ppd", 0.2), ("adaptive", 0.5)], ids=lambda param: param[0])
+def frontend(real_stack: LocalStack, request: pytest.FixtureRequest) -> Iterator[tuple[str, float]]:
     """One more frontend of the stack, with a policy of its own."""
+    policy, left = request.param
     port = free_port()
     command = psutil.Process(real_stack.pids()["frontend"]).cmdline()
     command[command.index("--port") + 1] = str(port)
-    started = subprocess.Popen([*command, "--policy", request.param], env=real_stack.environment)
+    started = subprocess.Popen([*command, "--policy", policy], env=real_stack.environment)
     url = f"http://127.0.0.1:{port}"
-    yield url
+    yield url, left
     started.terminate()
     started.wait(30)
 
 
 def test_the_share_of_d_local_turns_falls_as_the_weight_of_tpot_grows(
-    real_stack: LocalStack, table: TableSnapshot, frontend: str
+    real_stack: LocalStack, table: TableSnapshot, frontend: tuple[str, float]
 ):
+    url, left = frontend
     cells = _dear(table)
     print("cells:", *(f"{c.context}/{c.ratio}@{c.qps:g} at {c.measured_qps:.2f}/s" for c in cells))
     assert cells, "D-local costs TPOT nowhere: there is nothing to weigh"
-    eventually(lambda: _table_version(frontend, table.model))
-    traffic = Traffic(frontend, table.model, [_slo_class(weight) for weight in _WEIGHTS])
+    eventually(lambda: _table_version(url, table.model))
+    traffic = Traffic(url, table.model, [_slo_class(weight) for weight in _WEIGHTS])
     asyncio.run(traffic.run(cells, _SWEEP_S / len(cells)))
     for name, routes in traffic.routes.items():
         print(f"{name}: {dict(routes)}")
     print(dict(traffic.reasons))
     shares = traffic.shares()
     assert shares[0] >= 0.8
-    assert shares[-1] <= 0.2
+    assert shares[-1] <= left
     assert all(after <= before + 0.1 for before, after in pairwise(shares)), shares
 
 

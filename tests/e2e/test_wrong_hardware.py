@@ -12,7 +12,7 @@ from planner.profile.figures import Figure
 from ppd.core.cells import CELLS, CONTEXT_TOKENS, SHAPES, Cell
 from ppd.core.learning.publication import MAX_EXPLORE
 from ppd.core.learning.ratios import Belief
-from ppd.core.learning.verdicts import MARGIN, SIGMAS, Cost, score_error
+from ppd.core.learning.verdicts import MARGIN, Cost, score_error
 from ppd.core.names import Path as Route
 from ppd.core.records import CellRecord, Estimate, TableSnapshot, decode
 from ppd.core.score import SLO_CLASSES, Expected, Weights, score
@@ -25,8 +25,9 @@ from tests.e2e.measured import kept_profile, planner_status
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 _TRAFFIC_S = float(os.environ.get("PPD_TEST_TRAFFIC_S", "600"))
-_CELLS = 3
-_CLASSES = SLO_CLASSES | {"steady": Weights(ttft=1.0, tpot=16.0)}
+_CELLS = 2
+_SURE = 3.0  # standard errors: a point's turns share its luck
+_CLASSES = SLO_CLASSES | {"steady": Weights(ttft=1.0, tpot=8.0)}
 
 
 class Verdict:
@@ -37,7 +38,7 @@ class Verdict:
         x0, x1 = (_cost(row.record, path) for path in (Route.P_D, Route.D_LOCAL))
         self.score = score(x0.expected, x1.expected, weights.ttft, weights.tpot)
         self.local = self.score > 0
-        self.sure = abs(self.score) > max(MARGIN, SIGMAS * score_error(x0, x1, weights))
+        self.sure = abs(self.score) > max(MARGIN, _SURE * score_error(x0, x1, weights))
 
     def __str__(self) -> str:
         return f"{'D' if self.local else 'P'}{self.score:+.2f}{'' if self.sure else '?'}"
