@@ -22,6 +22,7 @@ from ppd.core.names import Path, Reason
 from ppd.core.predict import session_mean
 from ppd.core.records import SessionRecord
 from ppd.core.sessions import Mark, Match, Session, SessionStore
+from ppd.runtime.tracing import traceparent
 
 
 def _new_id() -> str:
@@ -59,6 +60,7 @@ class History:
             session.p_known_tokens = prompt
         session.local_streak = session.local_streak + 1 if turn.path is Path.D_LOCAL else 0
         session.last_path = turn.path
+        session.trace = traceparent(turn.spans.server)
         if n_out:
             session.n_out_mean_tokens = session_mean(session.n_out_mean_tokens, n_out)
         self._sessions.add_mark(session, Mark(boundary, after, features.turn, prompt, prompt + n_out), now_s)
@@ -164,6 +166,7 @@ def _to_record(session: Session, model: str) -> SessionRecord:
         n_out_mean_tokens=session.n_out_mean_tokens,
         last_unix_s=time.time(),
         last_path=session.last_path,
+        trace=session.trace,
     )
 
 
@@ -175,6 +178,7 @@ def _take_over(session: Session, record: SessionRecord) -> Mark:
     session.local_streak = record.local_streak
     session.n_out_mean_tokens = record.n_out_mean_tokens
     session.last_path = record.last_path
+    session.trace = record.trace
     session.pullback = None
     return Mark(
         int(record.boundary, 16),

@@ -60,7 +60,7 @@ class Ledger:
         self.recent.append(record)
         if turn.placed:
             self._recorder.add(record)
-        turn.spans.end(turn.status, _attributes(record))
+        turn.spans.end(turn.status, _attributes(turn, record))
 
     def _learn(self, turn: TurnState) -> None:
         usage = turn.usage
@@ -149,16 +149,29 @@ class Ledger:
             metrics.KV_BYTES.labels("saved").inc(saved)
 
 
-def _attributes(record: TurnRecord) -> dict[str, Any]:
+def _attributes(turn: TurnState, record: TurnRecord) -> dict[str, Any]:
+    """What a turn can be searched by; the GenAI names are OpenTelemetry's."""
     return {
+        "gen_ai.operation.name": "chat" if turn.request.chat else "text_completion",
+        "gen_ai.provider.name": "ppd",
         "gen_ai.request.model": record.model,
+        "gen_ai.conversation.id": record.session_id,
         "gen_ai.usage.input_tokens": record.n_prompt_tokens,
         "gen_ai.usage.output_tokens": record.n_out_tokens,
+        "ppd.request_id": record.request_id,
         "ppd.path": record.path.value,
         "ppd.reason": record.reason.value,
         "ppd.session": record.session_id,
         "ppd.turn": record.turn,
+        "ppd.slo_class": record.slo_class,
+        "ppd.table_version": record.table_version,
+        "ppd.cell": record.cell,
+        "ppd.prefill_worker": record.prefill_worker,
+        "ppd.decode_worker": record.decode_worker,
         "ppd.outcome": record.outcome.value,
         "ppd.cached_tokens": max(record.cached_tokens_decode, record.cached_tokens_prefill),
+        "ppd.kv_bytes": record.kv_bytes,
         "ppd.ttft_ms": record.ttft_ms,
+        "ppd.retries": record.retries,
+        "ppd.migrations": record.migrations,
     }

@@ -30,7 +30,9 @@ def run(settings: FrontendSettings, sibling: Sibling) -> int:
 
 async def _serve(settings: FrontendSettings, sibling: Sibling) -> int:
     log = logs.setup("frontend", settings.log_level, settings.log_json)
-    tracer = tracing.setup("ppd-frontend", settings.otlp_endpoint) if settings.otlp_endpoint else None
+    tracer = None
+    if settings.otlp_endpoint:
+        tracer = tracing.setup("ppd-frontend", settings.otlp_endpoint, sample_ratio=settings.trace_ratio)
     quota = Quota(sibling.memory, settings.processes, sibling.number)
     frontend = Frontend(settings, tracer, log, quota)
     frontend.start()

@@ -61,6 +61,10 @@ class FrontendSettings(ServiceSettings):
     tls_cert: FilePath | None = Field(None, description="certificate chain (PEM); with it only TLS is spoken")
     tls_key: FilePath | None = Field(None, description="its private key; empty: in the same file")
     access_log: str = Field("", description="file for a line of JSON per request; -: standard output")
+    trace_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0,
+        description="share of the traces begun here that are recorded; of a client's own, the client decides",
+    )
     jaeger_url: str = Field(
         "",
         pattern=r"^(https?://[^\s]+)?$",

@@ -72,6 +72,17 @@ class Spans:
         if self._routes:
             self._routes[-1][0].add_event("kv.nothing_to_transfer", {"kv.direction": direction})
 
+    def event(self, name: str, attributes: dict[str, Any] | None = None) -> None:
+        """Something that happened to the turn, now."""
+        self.server.add_event(name, attributes)
+
+    def follow(self, last: str) -> None:
+        """Link the turn to the one before it, by that one's `traceparent`."""
+        if last and self.server.is_recording():
+            before = trace.get_current_span(_propagator.extract({"traceparent": last})).get_span_context()
+            if before.trace_flags.sampled:
+                self.server.add_link(before, {"ppd.link": "previous-turn"})
+
     def parent_of(self, span: Span) -> str:
         """The `traceparent` that an engine gets: under `span`, or the client's own where we do not trace."""
         return traceparent(span) or self._from_client

@@ -126,6 +126,7 @@ class TurnState:
 
     def first_token(self, now_s: float) -> None:
         self.first_s = now_s
+        self.spans.event("first_token")
 
     def seen(self, answer: Seen, now_s: float) -> None:
         self.answer = answer
@@ -136,6 +137,7 @@ class TurnState:
 
     def cancelled(self) -> None:
         self.outcome, self.status = Outcome.CANCELLED, 499
+        self.spans.event("cancelled", {"ppd.stage": "streaming" if self.first_s else "waiting"})
 
     # --- what is told ---
 

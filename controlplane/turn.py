@@ -138,6 +138,8 @@ class TurnHandler:
             await self._history.settled(match)
             begin_s = self._loop.time()
         turn.conversation = self._features.read(request, match, begin_s)
+        if turn.conversation.session is not None:
+            turn.spans.follow(turn.conversation.session.trace)
         if self._history.must_claim(request, turn.conversation):
             await self._claim(turn)
             begin_s = self._loop.time()

@@ -196,6 +196,7 @@ class SessionRecord(Record):
     n_out_mean_tokens: float = 0.0
     last_unix_s: float = 0.0
     last_path: Path = Path.P_D
+    trace: str = ""  # the last turn's W3C traceparent, to which the next one links
     v: int = 1
 
 

@@ -46,6 +46,7 @@ class Session:
         "p_known_tokens",
         "prefill_worker",
         "pullback",
+        "trace",
     )
 
     def __init__(self, session_id: str, explicit_id: str = "") -> None:
@@ -60,6 +61,7 @@ class Session:
         self.last_path = Path.P_D
         self.last_s = 0.0
         self.pullback: Pullback | None = None
+        self.trace = ""  # the `traceparent` of its last turn, where that was traced
         self._serial = 0
 
     @property
@@ -76,6 +78,7 @@ class Session:
             "local_streak",
             "n_out_mean_tokens",
             "last_path",
+            "trace",
         ):
             setattr(other, name, getattr(self, name))
         other.p_known_tokens = min(self.p_known_tokens, at.total_tokens) if at else 0

@@ -23,6 +23,8 @@ class SeenSpan:
     message: str
     start_ns: int
     end_ns: int
+    events: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()  # trace ids
 
 
 class OtlpSink:
@@ -89,4 +91,6 @@ def _seen(service: str, span: Any) -> SeenSpan:
         span.status.message,
         span.start_time_unix_nano,
         span.end_time_unix_nano,
+        tuple(event.name for event in span.events),
+        tuple(link.trace_id.hex() for link in span.links),
     )
