@@ -34,8 +34,8 @@ def table(real_stack: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> T
     return found
 
 
-# What may stay D-local when TPOT alone counts. The table alone: turns that miss their cell. With the queues of
-# now: also those that meet an idle D, where a local prefill holds up nobody, whatever TPOT is worth.
+# What may stay D-local when TPOT alone counts. By the table alone: turns that miss their cell. With the
+# queues of now also those that meet an idle D, where a local prefill holds up nobody, whatever TPOT is worth.
 @pytest.fixture(params=[("ppd", 0.2), ("adaptive", 0.5)], ids=lambda param: param[0])
 def frontend(real_stack: LocalStack, request: pytest.FixtureRequest) -> Iterator[tuple[str, float]]:
     """One more frontend of the stack, with a policy of its own."""
