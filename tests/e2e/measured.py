@@ -15,13 +15,13 @@ from tests.e2e.local_stack import LocalStack
 
 # A folder that outlives the test: with a table in it, that one is taken for the fresh profile.
 KEPT = Path(os.environ["PPD_TEST_PROFILE_OUT"]) if "PPD_TEST_PROFILE_OUT" in os.environ else None
-_BUDGET = os.environ.get("PPD_TEST_PROFILE_BUDGET", "10m")
+BUDGET = os.environ.get("PPD_TEST_PROFILE_BUDGET", "10m")
 
 
-def profile(stack: LocalStack, folder: Path, *args: str) -> TableSnapshot:
+def profile(stack: LocalStack, folder: Path, *args: str, budget: str = BUDGET) -> TableSnapshot:
     """The table of `ppd profile` in `folder`; with its output."""
     done = subprocess.run(
-        stack.command("profile", "--budget", _BUDGET, "--out", str(folder), *args),
+        stack.command("profile", "--budget", budget, "--out", str(folder), *args),
         env=stack.environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -35,8 +35,7 @@ def profile(stack: LocalStack, folder: Path, *args: str) -> TableSnapshot:
 
 def kept_profile(stack: LocalStack, folder: Path) -> TableSnapshot:
     """As `profile`, but not measured again if it was kept."""
-    kept = KEPT or folder
-    return read(kept) if (kept / "table.json").exists() else profile(stack, kept)
+    return read(folder) if (folder / "table.json").exists() else profile(stack, folder)
 
 
 def read(folder: Path) -> TableSnapshot:
