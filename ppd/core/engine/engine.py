@@ -4,7 +4,6 @@ Time moves in steps. Where nothing can change for a while (decodes only, nobody 
 equal steps is taken as one, in closed form, and cut at a step's end when something arrives.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from math import inf
 
@@ -12,6 +11,7 @@ from ppd.core.engine import steptime
 from ppd.core.engine.blocks import BlockPool
 from ppd.core.engine.config import EngineConfig
 from ppd.core.engine.request import Event, EventKind, Request, RequestTooLargeError, Where
+from ppd.core.engine.scheduler import Scheduler
 from ppd.core.hardware import HardwareProfile
 
 _MAX_RUN_STEPS = 256  # attention is taken as linear in the context over one run
@@ -27,12 +27,9 @@ class Engine:
         self.config = config
         self.pool = BlockPool(config.kv_capacity_tokens // config.block_size_tokens, config.block_size_tokens)
         self._max_run_steps = max_run_steps
-        self._waiting: deque[Request] = deque()
-        self._pulling: dict[str, Request] = {}
-        self._running: list[Request] = []
+        self._batch = Scheduler(self.pool, config)
         # In order of expiry: the lease's length is one for all.
         self._leases: dict[str, tuple[float, Request]] = {}
-        self._chunks: list[tuple[Request, int]] = []  # of the step under way
         self._run_steps = 0  # of the run of pure decode steps under way
         self._context = 0  # of all who decode, when that run began
         self._begin_s = 0.0
@@ -42,7 +39,6 @@ class Engine:
         self.busy_s = 0.0
         self.prefilled_tokens = 0
         self.generated_tokens = 0
-        self.preempted = 0
         self.prefill_steps = 0
         self.prefill_busy_s = 0.0  # in them
         self.itl_s = 0.0  # between tokens of one sequence, summed
@@ -57,11 +53,15 @@ class Engine:
 
     @property
     def running(self) -> int:
-        return len(self._running)
+        return len(self._batch.running)
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting) + len(self._pulling)
+        return len(self._batch.waiting) + len(self._batch.pulling)
+
+    @property
+    def preempted(self) -> int:
+        return self._batch.preempted
 
     @property
     def leased(self) -> int:
@@ -74,18 +74,18 @@ class Engine:
     @property
     def queued_prefill_tokens(self) -> int:
         """Prompt tokens accepted and not computed yet; what the cache will spare them is not known."""
-        pending = sum(r.tokens - r.computed for r in self._waiting)
-        return pending + sum(left for r in self._running if (left := r.tokens - r.computed) > 1)
+        pending = sum(r.tokens - r.computed for r in self._batch.waiting)
+        return pending + sum(left for r in self._batch.running if (left := r.tokens - r.computed) > 1)
 
     def cached_tokens(self, request: Request) -> int:
         """Of its prompt, the tokens that this engine would not have to compute now."""
-        return self._usable_hit(request) * self.pool.block_size
+        return self._batch.usable_hit(request) * self.pool.block_size
 
     def requests(self) -> Iterator[Request]:
         """All that have not ended."""
-        yield from self._running
-        yield from self._waiting
-        yield from self._pulling.values()
+        yield from self._batch.running
+        yield from self._batch.waiting
+        yield from self._batch.pulling.values()
 
     # --- what others do ---
 
@@ -98,12 +98,12 @@ class Engine:
             )
         request.arrived_s = now_s
         request.where = Where.WAITING
-        self._waiting.append(request)
+        self._batch.waiting.append(request)
         self._wake(now_s)
 
     def pulled(self, request: Request, now_s: float, ok: bool = True) -> None:
         """The answer to a PULL event: the content has come, or has not (then it is recomputed)."""
-        if self._pulling.pop(request.request_id, None) is None:
+        if self._batch.pulling.pop(request.request_id, None) is None:
             return
         request.where = Where.WAITING
         if ok:
@@ -111,7 +111,7 @@ class Engine:
             self.pool.publish(request)
         else:
             request.pulled_tokens = 0
-        self._waiting.appendleft(request)
+        self._batch.waiting.appendleft(request)
         self._wake(now_s)
 
     def abort(self, request: Request, now_s: float) -> None:
@@ -121,9 +121,9 @@ class Engine:
             self._wake(now_s)
             return
         if request.where is Where.WAITING:
-            self._waiting.remove(request)
+            self._batch.waiting.remove(request)
         elif request.where is Where.PULLING:
-            del self._pulling[request.request_id]
+            del self._batch.pulling[request.request_id]
         elif self._leases.pop(request.request_id, None) is None:
             return
         request.where = Where.DONE
@@ -136,7 +136,7 @@ class Engine:
         if lease is None:
             return False
         self.pool.release(lease[1])
-        if self._waiting:
+        if self._batch.waiting:
             self._wake(now_s)
         return True
 
@@ -166,115 +166,22 @@ class Engine:
 
     def _start_step(self, at_s: float, events: list[Event]) -> None:
         """Choose who takes part, and when it ends."""
-        budget = self._schedule_running()
-        if self._waiting:
-            self._schedule_waiting(budget, at_s, events)
+        batch = self._batch
+        events += [Event(EventKind.PULL, request, at_s) for request in batch.start_step()]
         self._begin_s = at_s
         self._run_steps = 0
-        if self._chunks:
-            self._end_s = at_s + steptime.mixed_step_s(self.profile, self.config, self._running, self._chunks)
-        elif self._running:
-            self._run_steps = self._longest_run()
-            self._context = sum(r.computed for r in self._running)
+        if batch.chunks:
+            self._end_s = at_s + steptime.mixed_step_s(self.profile, self.config, batch.running, batch.chunks)
+        elif batch.running:
+            self._run_steps = batch.longest_run(self._max_run_steps)
+            self._context = sum(r.computed for r in batch.running)
             self._end_s = at_s + self._run_s(self._run_steps)
         else:
             self._end_s = inf
 
-    def _schedule_running(self) -> int:
-        """Blocks for everyone's next token and the rest of begun prompts; the budget that is left."""
-        budget = self.config.max_batch_tokens
-        preempted = self.preempted
-        running, size = self._running, self.pool.block_size
-        i = 0
-        while i < len(running):
-            request = running[i]
-            left = request.prompt_tokens + request.generated - request.computed
-            if left == 1 and request.generated and request.computed < request.blocks * size:
-                budget -= 1
-                i += 1
-                continue
-            n = min(left, budget)
-            if not self._make_room(request, request.computed + n):
-                break
-            budget -= n
-            if left > 1 or request.generated == 0:
-                self._chunks.append((request, n))
-            i += 1
-        return budget if self.preempted == preempted else 0
-
-    def _make_room(self, request: Request, tokens: int) -> bool:
-        """Blocks for `tokens` tokens, at the cost of who came last; False if that was `request` itself."""
-        while not self.pool.grow(request, tokens):
-            victim = self._running.pop()
-            self._preempt(victim)
-            if victim is request:
-                return False
-        return True
-
-    def _schedule_waiting(self, budget: int, at_s: float, events: list[Event]) -> None:
-        while self._waiting and budget > 0 and len(self._running) < self.config.max_seqs:
-            request = self._waiting[0]
-            if self.config.pulls_in_order and self._pulling and not self._may_pass(request):
-                return
-            if request.blocks == 0 and not self._admit(request, budget):
-                return
-            if request.pull_tokens:
-                self._waiting.popleft()
-                self._pull(request, at_s, events)
-                continue
-            n = min(request.tokens - request.computed, budget)
-            if not self.pool.grow(request, request.computed + n):
-                return
-            self._waiting.popleft()
-            request.where = Where.RUNNING
-            self._running.append(request)
-            self._chunks.append((request, n))
-            budget -= n
-
-    def _may_pass(self, request: Request) -> bool:
-        """Whether it may start while others wait for their KV: one that waits for its own may."""
-        if request.pull_tokens or request.pulled_tokens:
-            return True
-        return all(request.arrived_s < other.arrived_s for other in self._pulling.values())
-
-    def _usable_hit(self, request: Request) -> int:
-        """Cached blocks; never all of the prompt, since its last token has to be computed for an answer."""
-        return self.pool.cached_blocks(request.keys, (request.tokens - 1) // self.pool.block_size)
-
-    def _admit(self, request: Request, budget: int) -> bool:
-        """Blocks for what is cached, and for all that a pull brings or the first chunk computes."""
-        hit = self._usable_hit(request)
-        cached = hit * self.pool.block_size
-        first = request.tokens if request.pull_tokens > cached else min(request.tokens, cached + budget)
-        if not self.pool.admit(request, hit, first):
-            return False
-        request.computed = cached
-        self.pool.queried_tokens += request.tokens
-        self.pool.hit_tokens += cached
-        if request.cached_tokens < 0:
-            request.cached_tokens = cached
-        return True
-
-    def _pull(self, request: Request, at_s: float, events: list[Event]) -> None:
-        request.where = Where.PULLING
-        request.pulled_tokens = max(0, min(request.pull_tokens, request.tokens) - request.computed)
-        request.pull_tokens = 0  # one try: what does not come is recomputed
-        self._pulling[request.request_id] = request
-        events.append(Event(EventKind.PULL, request, at_s))
-
-    def _preempt(self, request: Request) -> None:
-        """Its blocks go; prompt and answer so far are computed again later."""
-        self.pool.release(request)
-        self._chunks = [chunk for chunk in self._chunks if chunk[0] is not request]
-        request.computed = 0
-        request.preemptions += 1
-        request.where = Where.WAITING
-        self._waiting.appendleft(request)
-        self.preempted += 1
-
     def _finish_step(self, at_s: float, events: list[Event]) -> None:
         self.busy_s += self._end_s - self._begin_s
-        if self._chunks:
+        if self._batch.chunks:
             self._finish_mixed(at_s, events)
         elif self._run_steps:
             self._finish_run(at_s, events)
@@ -285,12 +192,14 @@ class Engine:
         self.steps += 1
         self.prefill_steps += 1
         self.prefill_busy_s += took_s
-        self.itl_s += took_s * (len(self._running) - len(self._chunks))
-        self.itl_count += len(self._running) - len(self._chunks)
-        sizes = {id(request): n for request, n in self._chunks}
-        self._chunks = []
+        batch = self._batch
+        decoding = len(batch.running) - len(batch.chunks)
+        self.itl_s += took_s * decoding
+        self.itl_count += decoding
+        sizes = {id(request): n for request, n in batch.chunks}
+        batch.chunks = []
         going: list[Request] = []
-        for request in self._running:
+        for request in batch.running:
             n = sizes.get(id(request))
             if n is None:
                 request.computed += 1
@@ -306,17 +215,18 @@ class Engine:
             if self._leave_if_over(request, at_s, events):
                 continue
             going.append(request)
-        self._running = going
+        batch.running = going
 
     def _finish_run(self, at_s: float, events: list[Event]) -> None:
         """A run of decode steps: everyone has as many tokens more."""
         steps, self._run_steps = self._run_steps, 0
         self.steps += steps
-        self.itl_s += (at_s - self._begin_s) * len(self._running)
-        self.itl_count += steps * len(self._running)
+        running = self._batch.running
+        self.itl_s += (at_s - self._begin_s) * len(running)
+        self.itl_count += steps * len(running)
         pool, size = self.pool, self.pool.block_size
         going: list[Request] = []
-        for request in self._running:
+        for request in running:
             request.computed += steps
             if request.computed > request.blocks * size and not pool.grow(request, request.computed):
                 raise RuntimeError("a run of steps was longer than the blocks at hand allow")
@@ -324,7 +234,7 @@ class Engine:
             if self._leave_if_over(request, at_s, events):
                 continue
             going.append(request)
-        self._running = going
+        self._batch.running = going
 
     def _emit(self, request: Request, tokens: int, at_s: float) -> None:
         request.generated += tokens
@@ -350,15 +260,7 @@ class Engine:
     # --- runs of steps ---
 
     def _run_s(self, steps: int) -> float:
-        return steptime.run_s(self.profile, self.config, len(self._running), self._context, steps)
-
-    def _longest_run(self) -> int:
-        """Steps until the first answer ends, as far as blocks surely last."""
-        steps = min(r.output_tokens - r.generated for r in self._running)
-        steps = min(steps, self._max_run_steps)
-        size, batch = self.pool.block_size, len(self._running)
-        sure = 1 + (self.pool.available // batch) * size  # the first step's blocks are there already
-        return min(steps, sure)
+        return steptime.run_s(self.profile, self.config, len(self._batch.running), self._context, steps)
 
     def _wake(self, now_s: float) -> None:
         """Something changed: the run under way ends with its present step; an idle engine starts at once."""
