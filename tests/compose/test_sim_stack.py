@@ -1,6 +1,7 @@
 """The stack with simulated engines: served, killed piece by piece under load, restarted, removed."""
 
 import os
+import urllib.request
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from ppd.cli.trace.command import main as trace
 from tests.compose import prometheus
 from tests.compose.load import Load
-from tests.compose.stack import Stack, get, until
+from tests.compose.stack import ADMIN_KEY, Stack, get, until
 
 pytestmark = pytest.mark.timeout(1800)
 MODEL = "sim"
@@ -69,6 +70,16 @@ def test_the_turn_is_drawn_from_its_trace(sim: Stack, capsys: pytest.CaptureFixt
 def test_an_admin_endpoint_needs_the_key_from_the_file(sim: Stack) -> None:
     assert get(f"{sim.url}/admin/turns", {"x-ppd-admin-key": "wrong"})[0] == 403
     assert sim.turns()
+
+
+def test_the_live_page_is_in_the_image(sim: Stack) -> None:
+    with urllib.request.urlopen(f"{sim.url}/ui/main.js", timeout=10) as answer:
+        assert answer.headers["content-type"].startswith("text/javascript")
+    assert get(f"{sim.url}/ui/data/overview")[0] == 403
+    status, overview = get(f"{sim.url}/ui/data/overview", {"x-ppd-admin-key": ADMIN_KEY})
+    assert status == 200
+    assert [worker["name"] for worker in overview["workers"]] == ["d0", "d1", "d2", "p0"]
+    assert overview["jaeger_url"] == "http://127.0.0.1:16686"
 
 
 # What a healthy run of a few seconds has none of: such a query is right if Prometheus takes it.
