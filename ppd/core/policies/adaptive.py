@@ -4,8 +4,6 @@ What was learned arrives as table versions. Here it meets the present (`ppd.core
 the pull-back path, and a small bounded share of exploration that keeps the path not taken measured.
 """
 
-from zlib import crc32
-
 from ppd.core import live
 from ppd.core.decision import Decision, Expected, Turn, View, Weights
 from ppd.core.names import Path, Reason
@@ -19,11 +17,6 @@ EXPLORE = 0.01
 MAX_EXPLORE = 0.1
 _TWO = (Path.P_D, Path.D_LOCAL)
 _ALL = (*_TWO, Path.P_D_PULLBACK)
-
-
-def draw_of(request_id: str) -> float:
-    """A number in [0, 1) that is fixed for a request and spread evenly over requests: `Turn.draw`."""
-    return crc32(request_id.encode("utf-8", "surrogatepass")) / 2**32
 
 
 class Adaptive:
