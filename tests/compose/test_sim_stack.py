@@ -1,7 +1,9 @@
 """The stack with simulated engines: served, killed piece by piece under load, restarted, removed."""
 
 import os
+import shlex
 import urllib.request
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -135,6 +137,29 @@ def test_a_killed_frontend_heals_and_knows_its_sessions(sim: Stack) -> None:
         until("turns are served after it", lambda: load.turns > seen + 5)
     chat(sim, messages)
     assert sim.turns()[0]["turn"] == 2
+
+
+def upgrade() -> list[list[str]]:
+    """What docs/operations.md says of an upgrade: the arguments of `docker compose`, line by line."""
+    page = (Path(os.environ["PPD_TEST_COMPOSE"]).parents[1] / "docs" / "operations.md").read_text()
+    block = page.split("```sh by=tests/compose/test_sim_stack.py\n")[1].split("```")[0]
+    return [shlex.split(line)[2:] for line in block.splitlines()]
+
+
+def test_an_upgrade_as_documented_fails_no_request(sim: Stack) -> None:
+    """Every container is made anew, in the order of the docs; with one frontend, its own turn is without load."""
+    build, *steps = upgrade()
+    assert build == ["build"]
+    assert [step[-1] for step in steps] == ["planner-b", "planner-a", "p0", "d0", "frontend"]
+    for *argv, service in steps:
+        with ExitStack() as stack:
+            load = stack.enter_context(Load(sim.url, MODEL)) if service != "frontend" else None
+            before = sim.inspect(service)["Id"]
+            sim.compose(*argv, "--force-recreate", service, timeout_s=400)
+            assert sim.inspect(service)["Id"] != before
+            until(f"{service} is healthy", partial(sim.healthy, service))
+            until("the stack is whole", sim.ready)
+        assert load is None or (load.turns and load.failures == []), (service, load)
 
 
 def test_a_restart_of_everything_keeps_tables_and_sessions(sim: Stack) -> None:
