@@ -71,7 +71,7 @@ class Tables:
 
     def weights(self, table: Table | None, slo: str) -> Weights:
         """A class's weights: the table's, else the built-in ones; balanced where nobody knows the class."""
-        classes = slo_classes(table.snapshot.weights if table is not None else {})
+        classes = slo_classes(table.snapshot if table is not None else None)
         return classes.get(slo) or classes[DEFAULT_SLO]
 
     def all(self) -> dict[str, Table]:

@@ -16,7 +16,7 @@ from ppd.core.table import Table
 
 def explain(request: ExplainRequest, table: Table, learner: Learner | None) -> dict[str, Any]:
     """Plain data. Raises ValueError for an SLO class that the table does not know."""
-    classes = slo_classes(table.snapshot.weights)
+    classes = slo_classes(table.snapshot)
     if request.slo_class not in classes:
         raise ValueError(f"there is no SLO class {request.slo_class!r}; there are {', '.join(classes)}")
     weights = classes[request.slo_class]

@@ -31,7 +31,7 @@ DISTRUSTED = Gauge("ppd_planner_distrusted_classes", "Idle and pressure classes 
 def show_table(key: str, snapshot: TableSnapshot) -> None:
     table = Table(snapshot)
     EXPLORE_SHARE.labels(key).set(snapshot.explore_share)
-    for name, weights in slo_classes(snapshot.weights).items():
+    for name, weights in slo_classes(snapshot).items():
         local = sum(v.path is Path.D_LOCAL for v in table.verdicts(weights.ttft, weights.tpot))
         LOCAL_CELLS.labels(key, name).set(local)
 

@@ -90,16 +90,10 @@ class Operations:
         return diff(Table(older), Table(newer))
 
     async def weights_set(self, data: bytes) -> dict[str, Any]:
-        """{model?, placement?, slo_class, ttft, tpot} -> the published version."""
+        """{model?, placement?, slo_class, ttft, tpot, ttft_limit_ms?, tpot_limit_ms?} -> the published
+        version."""
         request = _parse(data, WeightsRequest)
-        return await self._publish(
-            request,
-            lambda current: msgspec.structs.replace(
-                current,
-                weights=current.weights | {request.slo_class: (request.ttft, request.tpot)},
-                source=f"weights of {request.slo_class} set to {request.ttft:g}, {request.tpot:g}",
-            ),
-        )
+        return await self._publish(request, lambda current: _weighted(current, request))
 
     async def freeze(self, data: bytes) -> dict[str, Any]:
         """{model?, placement?} -> the published version; the online loop learns on but publishes nothing."""
@@ -166,9 +160,32 @@ def _in_place_of(latest: TableSnapshot, fresh: TableSnapshot) -> TableSnapshot:
     return msgspec.structs.replace(
         fresh,
         weights=fresh.weights or latest.weights,
+        limits=fresh.limits or latest.limits,
         explore_share=latest.explore_share,
         survival=latest.survival,
         pause_ms=latest.pause_ms,
+    )
+
+
+def _weighted(current: TableSnapshot, request: WeightsRequest) -> TableSnapshot:
+    name, source = (
+        request.slo_class,
+        f"weights of {request.slo_class} set to {request.ttft:g}, {request.tpot:g}",
+    )
+    limits = current.limits
+    if request.ttft_limit_ms is not None or request.tpot_limit_ms is not None:
+        old = limits.get(name, (0.0, 0.0))
+        ttft_ms, tpot_ms = (
+            was if new is None else new
+            for was, new in zip(old, (request.ttft_limit_ms, request.tpot_limit_ms), strict=True)
+        )
+        limits = limits | {name: (ttft_ms, tpot_ms)}
+        source += f", limits to {ttft_ms:g} and {tpot_ms:g} ms"
+    return msgspec.structs.replace(
+        current,
+        weights=current.weights | {name: (request.ttft, request.tpot)},
+        limits=limits,
+        source=source,
     )
 
 

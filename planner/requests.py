@@ -30,6 +30,8 @@ class WeightsRequest(Which, kw_only=True):
     slo_class: str
     ttft: float
     tpot: float
+    ttft_limit_ms: float | None = None  # None = as it is; 0 = no limit
+    tpot_limit_ms: float | None = None
 
 
 class RollbackRequest(Which, kw_only=True):

@@ -15,7 +15,7 @@ def grid(table: Table) -> dict[str, Any]:
     `cells[slot]` has a cell's own figures by path, empty where nothing was measured. Slots are those of
     `ppd.core.cells`: context, then type of turn, then QPS level.
     """
-    classes = slo_classes(table.snapshot.weights)
+    classes = slo_classes(table.snapshot)
     own = {
         cells.make_cell(record.context, record.ratio, record.qps).slot: record
         for record in table.snapshot.cells

@@ -242,6 +242,7 @@ class TableSnapshot(Record):
     )  # by which a token that D prefills holds up each of its streams; -1 = see the cells
     survival: list[list[float]] = []  # chance that D still holds a chat: ppd.core.learning.survival; [] = 1
     weights: dict[str, tuple[float, float]] = {}  # SLO class -> (w_ttft, w_tpot)
+    limits: dict[str, tuple[float, float]] = {}  # SLO class -> (TTFT, TPOT) to keep to, in ms; 0 = none
     cells: list[CellRecord] = []
     v: int = 1
 

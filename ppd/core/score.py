@@ -1,9 +1,10 @@
 """What a path costs, what an operator cares for, and the score that weighs one against the other."""
 
-from collections.abc import Mapping
 from math import exp, log1p
 
 import msgspec
+
+from ppd.core.records import TableSnapshot
 
 DEFAULT_SLO = "balanced"
 _SOFT = 0.1  # of a limit: how exact expectations are
@@ -33,11 +34,15 @@ class Expected(msgspec.Struct, frozen=True):
     tpot_ms: float
 
 
-def slo_classes(overrides: Mapping[str, tuple[float, float]]) -> dict[str, Weights]:
-    """The SLO classes with `overrides` (class -> (w_ttft, w_tpot), as a TableSnapshot carries them)."""
+def slo_classes(snapshot: TableSnapshot | None = None) -> dict[str, Weights]:
+    """The SLO classes by name: the built-in ones, with the weights and limits that `snapshot` carries."""
     classes = dict(SLO_CLASSES)
-    for name, (ttft, tpot) in overrides.items():
-        classes[name] = msgspec.structs.replace(classes.get(name, Weights()), ttft=ttft, tpot=tpot)
+    if snapshot is not None:
+        for name, (ttft, tpot) in snapshot.weights.items():
+            classes[name] = msgspec.structs.replace(classes.get(name, Weights()), ttft=ttft, tpot=tpot)
+        for name, (ttft_ms, tpot_ms) in snapshot.limits.items():
+            known = classes.get(name, Weights())
+            classes[name] = msgspec.structs.replace(known, ttft_limit_ms=ttft_ms, tpot_limit_ms=tpot_ms)
     return classes
 
 

@@ -152,9 +152,10 @@ def _check_head(snapshot: TableSnapshot) -> None:
         raise TableError(f"a pause of {snapshot.pause_ms} ms a token is more than any engine's")
     if not all(row and all(0 <= p <= 1 for p in row) for row in snapshot.survival):
         raise TableError("chances of survival are not between 0 and 1")
-    for name, pair in snapshot.weights.items():
-        if not all(isfinite(w) and w >= 0 for w in pair):
-            raise TableError(f"weights of {name!r} are not finite and >= 0: {pair}")
+    for what, pairs in (("weights", snapshot.weights), ("limits", snapshot.limits)):
+        for name, pair in pairs.items():
+            if not all(isfinite(each) and each >= 0 for each in pair):
+                raise TableError(f"{what} of {name!r} are not finite and >= 0: {pair}")
 
 
 def _check_cell(record: CellRecord) -> Cell:

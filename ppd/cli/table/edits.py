@@ -16,12 +16,15 @@ from ppd.core.table import Table, TableError
 class SetWeightsSettings(TableSettings):
     """Set how much an SLO class cares for TTFT and for TPOT. New names make new classes.
 
-    A turn stays on its D where TTFT * (share of TTFT saved) > TPOT * (share of TPOT added).
+    A turn stays on its D where TTFT * (share of TTFT saved) > TPOT * (share of TPOT added). Of two paths the
+    one that keeps the class's limits is taken, whatever the score.
     """
 
     slo_class: CliPositionalArg[str] = Field(description="such as interactive, balanced, batch")
     ttft: CliPositionalArg[float] = Field(ge=0, description="weight of TTFT")
     tpot: CliPositionalArg[float] = Field(ge=0, description="weight of TPOT")
+    ttft_limit_ms: float | None = Field(None, ge=0, description="TTFT to keep to; 0: none")
+    tpot_limit_ms: float | None = Field(None, ge=0, description="TPOT to keep to; 0: none")
 
 
 class FreezeSettings(TableSettings):
@@ -50,7 +53,8 @@ class RebuildSettings(TableSettings):
 @says_errors("ppd table set-weights")
 def set_weights(argv: list[str]) -> int:
     settings = read(SetWeightsSettings, argv, "ppd table set-weights")
-    given = {"slo_class": settings.slo_class, "ttft": settings.ttft, "tpot": settings.tpot}
+    names = {"slo_class", "ttft", "tpot", "ttft_limit_ms", "tpot_limit_ms"}
+    given = settings.model_dump(include=names, exclude_none=True)
     return _published(ask(settings, "weights.set", settings.which() | given))
 
 

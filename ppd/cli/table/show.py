@@ -69,7 +69,7 @@ def _snapshot(settings: ShowSettings) -> TableSnapshot:
 
 def _classes(name: str, snapshot: TableSnapshot) -> dict[str, Weights]:
     """Raises AskError for a class that the table does not know."""
-    classes = slo_classes(snapshot.weights)
+    classes = slo_classes(snapshot)
     if not name:
         return classes
     if name not in classes:

@@ -16,10 +16,10 @@ _MOST = 6  # cells that are drawn: those that moved most
 def local_shares(tables: Sequence[Table]) -> dict[str, list[float]]:
     """Per SLO class of the newest table, the share of measured cells that are D-local in each version."""
     found: dict[str, list[float]] = {}
-    for name, weights in slo_classes(tables[-1].snapshot.weights).items():
+    for name, weights in slo_classes(tables[-1].snapshot).items():
         shares = []
         for table in tables:
-            then = slo_classes(table.snapshot.weights).get(name, weights)
+            then = slo_classes(table.snapshot).get(name, weights)
             own = [each for each in table.verdicts(then.ttft, then.tpot) if each.row.exact]
             shares.append(sum(each.score > 0 for each in own) / max(1, len(own)))
         found[name] = shares

@@ -12,8 +12,8 @@ _SAME = log(1.01)
 
 def diff(old: Table, new: Table) -> dict[str, Any]:
     """As plain data: verdicts that changed, per cell and SLO class; figures that moved by more than 1 %."""
-    classes = slo_classes(new.snapshot.weights)
-    before = slo_classes(old.snapshot.weights)
+    classes = slo_classes(new.snapshot)
+    before = slo_classes(old.snapshot)
     verdicts = []
     for name, weights in classes.items():
         was = before.get(name, weights)

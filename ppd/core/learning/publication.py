@@ -38,7 +38,7 @@ def improved(learner: Learner, current: TableSnapshot, explore: float, since_s: 
     """
     if current.frozen:
         return None
-    proposal = propose(learner, Table(current), slo_classes(current.weights))
+    proposal = propose(learner, Table(current), slo_classes(current))
     share = explore_share(explore, learner.learned)
     grid = [[round(p, 3) for p in row] for row in learner.learned.survival.grid()]
     trust_moved = distrusted(grid) != distrusted(current.survival)

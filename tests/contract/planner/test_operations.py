@@ -1,6 +1,7 @@
 """What an operator can ask of the planner over NATS."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,22 @@ async def test_weights_freeze_rollback_and_diff(leader: PlannerProcess, bus: Bus
     assert (await ask(bus, namespace, "unfreeze"))["frozen"] is False
     history = await ask(bus, namespace, "table.history")
     assert [each["version"] for each in history] == [1, 2, 3, 4, 5]
+
+
+async def test_a_class_is_given_limits_and_rid_of_them(
+    leader: PlannerProcess, bus: Bus, namespace: str
+) -> None:
+    def asking(**limits: float) -> dict[str, Any]:
+        return {"slo_class": "batch", "ttft": 1.0, "tpot": 4.0} | limits
+
+    given = await ask(bus, namespace, "weights.set", asking(ttft_limit_ms=500, tpot_limit_ms=40))
+    assert given["source"] == "weights of batch set to 1, 4, limits to 500 and 40 ms"
+    assert (await ask(bus, namespace, "table.get"))["limits"] == {"batch": [500.0, 40.0]}
+    await ask(bus, namespace, "weights.set", asking(ttft_limit_ms=0))
+    await ask(bus, namespace, "weights.set", asking())
+    assert (await ask(bus, namespace, "table.get"))["limits"] == {"batch": [0.0, 40.0]}
+    refused = await ask(bus, namespace, "weights.set", asking(tpot_limit_ms=-1))
+    assert refused["code"] == "400"
 
 
 async def test_wrong_requests_are_the_callers_fault(leader: PlannerProcess, bus: Bus, namespace: str) -> None:

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppd.core import score
+from ppd.core.records import TableSnapshot
 from ppd.core.score import Expected, Weights
 
 pytestmark = pytest.mark.unit
@@ -50,8 +51,18 @@ def test_limits():
     assert score.misses(Expected(100, 8.1), Weights(tpot_limit_ms=8))
 
 
-def test_a_snapshots_weights_change_a_class_and_keep_its_limits():
-    classes = score.slo_classes({"batch": (1, 9), "mine": (5, 1)})
-    assert (classes["batch"].tpot, classes["mine"].ttft) == (9, 5)
+def test_a_snapshots_weights_and_limits_change_a_class():
+    told = TableSnapshot(
+        model="m",
+        placement="1P1D",
+        version=1,
+        weights={"batch": (1, 9), "mine": (5, 1)},
+        limits={"batch": (500, 0), "late": (0, 40)},
+    )
+    classes = score.slo_classes(told)
+    assert classes["batch"] == Weights(1, 9, ttft_limit_ms=500)
+    assert classes["mine"] == Weights(5, 1)
+    assert classes["late"] == Weights(tpot_limit_ms=40)
     assert classes["interactive"] == score.SLO_CLASSES["interactive"]
+    assert score.slo_classes() == score.SLO_CLASSES
     assert "mine" not in score.SLO_CLASSES
