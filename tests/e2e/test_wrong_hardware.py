@@ -15,7 +15,7 @@ from ppd.core.learning.ratios import Belief
 from ppd.core.learning.verdicts import MARGIN, SIGMAS, Cost, score_error
 from ppd.core.names import Path as Route
 from ppd.core.records import CellRecord, Estimate, TableSnapshot, decode
-from ppd.core.score import SLO_CLASSES, Expected, Weights, score
+from ppd.core.score import SLO_CLASSES, Expected, Weights, delta_tpot, delta_ttft, score
 from ppd.core.table import Table
 from tests.e2e.cell_traffic import Traffic
 from tests.e2e.conftest import running
@@ -27,7 +27,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(2400)]
 _TRAFFIC_S = float(os.environ.get("PPD_TEST_TRAFFIC_S", "600"))
 _CELLS = 2
 _SHARPER = "150s"  # spent on those cells once more: the verdicts to be found should be the hardware's
-_CLASSES = SLO_CLASSES | {"steady": Weights(ttft=1.0, tpot=8.0)}
+_CLASSES = dict(SLO_CLASSES)  # and `steady`, whose weight tells the two kinds of hardware apart
+_MOST = 64.0  # times that TPOT may count as much as TTFT
 
 
 class Verdict:
@@ -65,6 +66,8 @@ def test_the_loop_finds_the_verdicts_of_a_profile(stack: LocalStack, tmp_path: P
     folder = KEPT or tmp_path / "profile"
     cells = _chosen(_served(stack), Table(kept_profile(stack, folder)))
     fresh = Table(profile(stack, folder, *_only(cells), budget=_SHARPER))
+    apart = (_break_even(_served(stack), cells[0]) * _break_even(fresh, cells[0])) ** 0.5
+    _CLASSES["steady"] = Weights(ttft=1.0, tpot=round(apart, 1))
     _told(stack, "rebuild")  # what the forced turns of the profile taught is dropped
     for name, weights in _CLASSES.items():
         _told(stack, "set-weights", name, f"{weights.ttft:g}", f"{weights.tpot:g}")
@@ -95,14 +98,21 @@ def _served(stack: LocalStack) -> Table:
 
 
 def _chosen(seed: Table, fresh: Table) -> list[Cell]:
-    """Cells of the profile in which most of the seed's verdicts are wrong.
+    """Cells of the profile in which D-local costs most TPOT for the TTFT that it saves, against the seed.
 
     Only those that a second turn can be told to belong to: the router takes an answer to be as long as the
     last one, or as its limit.
     """
     measured = [cell for cell in CELLS if fresh.lookup(cell.slot).exact]
     known = [cell for cell in measured if SHAPES[cell.ratio].n_out <= CONTEXT_TOKENS[cell.context] // 2]
-    return sorted(known, key=lambda cell: _wrong(cell, seed, fresh), reverse=True)[:_CELLS]
+    return sorted(known, key=lambda cell: _break_even(fresh, cell) / _break_even(seed, cell))[:_CELLS]
+
+
+def _break_even(table: Table, cell: Cell) -> float:
+    """The weight of TPOT, against 1 for TTFT, from which on a turn goes P->D; _MOST if none is enough."""
+    row = table.lookup(cell.slot)
+    saved, added = delta_ttft(row.p_d, row.d_local), delta_tpot(row.p_d, row.d_local)
+    return min(_MOST, max(saved, 0.01) / added) if added > 0 else _MOST
 
 
 def _only(cells: list[Cell]) -> list[str]:
