@@ -51,6 +51,11 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> FakePlanner:
     ("argv", "verb", "request_"),
     [
         (["set-weights", "batch", "1", "4.5"], "weights.set", {"slo_class": "batch", "ttft": 1, "tpot": 4.5}),
+        (
+            ["set-weights", "mine", "1", "0", "--tpot-limit-ms", "40"],
+            "weights.set",
+            {"slo_class": "mine", "ttft": 1, "tpot": 0, "tpot_limit_ms": 40},
+        ),
         (["freeze"], "freeze", {}),
         (["unfreeze"], "unfreeze", {}),
         (["rollback", "3"], "rollback", {"version": 3}),
