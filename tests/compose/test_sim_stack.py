@@ -147,7 +147,7 @@ def upgrade() -> list[list[str]]:
 
 
 def test_an_upgrade_as_documented_fails_no_request(sim: Stack) -> None:
-    """Every container is made anew, in the order of the docs; with one frontend, its own turn is without load."""
+    """Every container is made anew, in the order of the docs; that of the one frontend is without load."""
     build, *steps = upgrade()
     assert build == ["build"]
     assert [step[-1] for step in steps] == ["planner-b", "planner-a", "p0", "d0", "frontend"]
