@@ -35,7 +35,7 @@ async def watch_loads(bus: Bus, namespace: str, cluster: Cluster) -> None:
 async def watch_tables(bus: Bus, namespace: str, tables: Tables) -> None:
     """For a Supervisor. Lists again from time to time, since a watch may fall silent over an outage."""
     await bus.connect()
-    bucket = await bus.kv(names.stream_name(names.TABLE_BUCKET, namespace), history=16)
+    bucket = await bus.kv(names.stream_name(names.TABLE_BUCKET, namespace), names.TABLE_HISTORY)
     while True:
         watcher: Any = await bucket.watchall(ignore_deletes=True)
         try:

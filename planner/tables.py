@@ -11,12 +11,11 @@ from nats.js.kv import KeyValue
 
 from planner.marks import Marks
 from planner.metrics import TABLE_VERSION, TABLES_REFUSED, show_table
-from ppd.core.names import TABLE_BUCKET, stream_name, table_key
+from ppd.core.names import TABLE_BUCKET, TABLE_HISTORY, stream_name, table_key
 from ppd.core.records import BadRecordError, TableSnapshot, decode, encode
 from ppd.core.table import Table, TableError
 from ppd.runtime.bus import CALL_DEADLINE_S, Bus
 
-HISTORY = 32
 MAX_TABLES = 256
 _HISTORY_TRIES = 5
 _MAX_TABLE_BYTES = 512 * 1024  # of one value: NATS takes 1 MiB
@@ -64,7 +63,7 @@ class Tables:
 
     async def open(self) -> None:
         """Find the bucket, or make it."""
-        self._kv = await self._bus.kv(self._bucket, history=HISTORY)
+        self._kv = await self._bus.kv(self._bucket, history=TABLE_HISTORY)
 
     @property
     def _open_kv(self) -> KeyValue:

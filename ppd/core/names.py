@@ -89,6 +89,7 @@ def leader_key(namespace: str) -> str:
 # --- NATS -----------------------------------------------------------------------------------------
 TURNS_STREAM = "PPD_TURNS"
 TABLE_BUCKET = "PPD_TABLE"
+TABLE_HISTORY = 32  # versions of each table that are kept, whoever makes the bucket
 SESSIONS_BUCKET = "PPD_SESSIONS"
 PLANNER_SERVICE = "ppd-planner"
 PLANNER_DURABLE = "ppd-planner"

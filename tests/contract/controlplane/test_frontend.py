@@ -1,12 +1,14 @@
 """The frontend on real etcd and NATS: registry, tables, records, sessions that are shared, outages."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path as FilePath
 
 import pytest
+from nats.js.errors import BucketNotFoundError
 
 from ppd.core import names
 from ppd.core.names import Role, worker_key
@@ -76,9 +78,26 @@ def table(version: int, ttft_local: float) -> TableSnapshot:
     )
 
 
+async def test_a_bucket_that_the_frontend_made_keeps_as_many_versions_as_the_planner_wants(
+    cluster: Cluster,
+) -> None:
+    stack = await cluster.frontend()
+    name = names.stream_name(names.TABLE_BUCKET, cluster.namespace)
+    found: list[int] = []
+    for _ in range(100):
+        with contextlib.suppress(BucketNotFoundError):
+            bucket = await stack.frontend.bus.js.key_value(name)
+            found.append((await bucket.status()).history)
+            break
+        await asyncio.sleep(0.1)
+    assert found == [names.TABLE_HISTORY]
+
+
 async def test_a_published_table_takes_effect_and_a_bad_one_does_not(cluster: Cluster) -> None:
     stack = await cluster.frontend(policy="ppd")
-    bucket = await stack.frontend.bus.kv(names.stream_name(names.TABLE_BUCKET, cluster.namespace), history=16)
+    bucket = await stack.frontend.bus.kv(
+        names.stream_name(names.TABLE_BUCKET, cluster.namespace), names.TABLE_HISTORY
+    )
     key = names.table_key("m", "1P1D")
 
     def version() -> int:
