@@ -24,8 +24,9 @@ class Client:
         self.started = False
         self.finished = False
         self.gone = False
+        self.push = self._wire.write
         self._task = asyncio.current_task()
-        self._watcher: asyncio.Task[None] | None = None
+        self._late = False
 
     async def read_body(self, limit_bytes: int, deadline_s: float) -> bytes:
         """The whole body. Raises ApiError (413, 408), or CancelledError with `gone` set."""
@@ -34,58 +35,54 @@ class Client:
             raise self._too_large(limit_bytes)
         if self.headers.get(b"content-encoding", b"identity") != b"identity":
             raise ApiError(415, "compressed request bodies are not supported")
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + deadline_s
+        timer = asyncio.get_running_loop().call_later(deadline_s, self._too_late)
         parts: list[bytes] = []
         size = 0
-        while True:
-            message = await self._next(until_s - loop.time())
-            data = message.get("body", b"")
-            size += len(data)
-            if size > limit_bytes:
-                raise self._too_large(limit_bytes)
-            if not message.get("more_body"):
-                return b"".join([*parts, data]) if parts else bytes(data)
-            parts.append(data)
+        try:
+            while True:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    self.gone = True
+                    raise asyncio.CancelledError
+                data: bytes = message.get("body", b"")
+                size += len(data)
+                if size > limit_bytes:
+                    raise self._too_large(limit_bytes)
+                if not message.get("more_body"):
+                    return b"".join([*parts, data]) if parts else data
+                parts.append(data)
+        except asyncio.CancelledError:
+            if self._late and self._task is not None and not self._task.uncancel():
+                raise ApiError(408, "the body did not arrive in time") from None
+            raise
+        finally:
+            timer.cancel()
+
+    def _too_late(self) -> None:
+        if self._task is not None:
+            self._late = True
+            self._task.cancel()
 
     @staticmethod
     def _too_large(limit_bytes: int) -> ApiError:
         return ApiError(413, f"the body is larger than {limit_bytes} bytes")
 
-    async def _next(self, deadline_s: float) -> dict[str, Any]:
-        try:
-            async with asyncio.timeout(deadline_s):
-                message: dict[str, Any] = await self._receive()
-        except TimeoutError:
-            raise ApiError(408, "the body did not arrive in time") from None
-        if message["type"] == "http.disconnect":
-            self.gone = True
-            raise asyncio.CancelledError
-        return message
-
     def watch(self) -> None:
         """From now on a hang-up cancels the serving task."""
-        self._watcher = asyncio.create_task(self._until_gone())
+        self._wire.on_gone = self._hung_up
 
-    async def _until_gone(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    def _hung_up(self) -> None:
         if not self.finished and self._task is not None:
             self.gone = True
             self._task.cancel()
 
     def unwatch(self) -> None:
         self.finished = True
-        if self._watcher is not None:
-            self._watcher.cancel()
+        self._wire.on_gone = None
 
     async def start(self, status: int, headers: Headers) -> None:
         self.started = True
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
-
-    def push(self, data: bytes) -> bool:
-        """One chunk, at once; False = the client lags: wait for `drained` before the next one."""
-        return self._wire.write(data)
 
     async def drained(self) -> None:
         """Until the client has read on; one that never does is treated as one that hung up."""

@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,6 +11,7 @@ from controlplane.access import Access
 from controlplane.access_log import AccessLog
 from controlplane.errors import ApiError
 from ppd.core.names import H_DECODE, H_PREFILL, H_REASON, H_REQUEST_ID, H_ROUTE, H_TRACE_ID
+from ppd.runtime import ids
 from ppd.runtime.keys import ApiKey
 
 VISIT = "ppd.visit"
@@ -38,11 +38,11 @@ class Visit:
     def __init__(self, scope: Any) -> None:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.key: ApiKey | None = None
-        self.request_id = secrets.token_hex(12)  # ours, for engines and records
+        self.request_id = ids.token_hex(12)  # ours, for engines and records
         given = self.headers.get(_REQUEST_ID, b"")
         self.shown_id = given if _CLIENT_ID.fullmatch(given) else self.request_id.encode()
         parent = _TRACEPARENT.fullmatch(self.headers.get(b"traceparent", b""))
-        self.trace_id = parent[1].decode() if parent else secrets.token_hex(16)
+        self.trace_id = parent[1].decode() if parent else ids.token_hex(16)
         self.started_s = time.monotonic()
         self.status = 0  # as answered; 0 = not at all
         self.told: list[tuple[bytes, bytes]] = []  # the answer's headers

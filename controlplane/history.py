@@ -7,7 +7,6 @@ frontend served it, or this one was restarted); and the first turn under an expl
 
 import asyncio
 import logging
-import secrets
 import time
 
 import xxhash
@@ -22,11 +21,12 @@ from ppd.core.names import Path, Reason
 from ppd.core.predict import session_mean
 from ppd.core.records import SessionRecord
 from ppd.core.sessions import Mark, Match, Session, SessionStore
+from ppd.runtime import ids
 from ppd.runtime.tracing import traceparent
 
 
 def _new_id() -> str:
-    return secrets.token_hex(8)
+    return ids.token_hex(8)
 
 
 class History:

@@ -60,7 +60,7 @@ class Ledger:
         self.recent.append(record)
         if turn.placed:
             self._recorder.add(record)
-        turn.spans.end(turn.status, _attributes(turn, record))
+        turn.spans.end(turn.status, _attributes(turn, record) if turn.spans.recording else {})
 
     def _learn(self, turn: TurnState) -> None:
         usage = turn.usage

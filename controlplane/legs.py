@@ -133,9 +133,11 @@ class Legs:
         else:
             watch.resume(turn.reported_cached)
 
+        filtered, push = watch.feed, client.push
+
         def feed(data: bytes) -> bool:
-            out = watch.feed(data)
-            return client.push(out) if out else True
+            out = filtered(data)
+            return not out or push(out)
 
         try:
             await connection.pipe(data, feed, client.drained)

@@ -8,6 +8,7 @@ import asyncio
 import functools
 import socket
 import ssl
+from collections.abc import Callable
 from typing import NamedTuple
 
 import uvicorn
@@ -31,19 +32,22 @@ class Limits(NamedTuple):
 
 
 class Wire:
-    """The client's connection, for chunks of a chunked answer whose head was sent by ASGI."""
+    """The client's connection, for chunks of a chunked answer whose head was sent by ASGI, and for the news
+    that the client hung up, which then costs no task that waits for it."""
 
-    __slots__ = ("_flow", "_transport")
+    __slots__ = ("_flow", "_transport", "on_gone")
 
     def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
         self._transport = transport
         self._flow = flow
+        self.on_gone: Callable[[], None] | None = None
 
     def write(self, data: bytes) -> bool:
         """Send one chunk; False = the client lags: wait for `drained` before the next one."""
-        if self._transport.is_closing():
+        transport = self._transport
+        if transport.is_closing():
             return True
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return not self._flow.write_paused
 
     async def drained(self) -> None:
@@ -67,7 +71,8 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._extensions = {WIRE: Wire(transport, self.flow)}
+        self._wire = Wire(transport, self.flow)
+        self._extensions = {WIRE: self._wire}
         if len(self.connections) > self._limits.connections:
             self._refuse(ApiError(503, "too many connections", retry_after_s=1))
 
@@ -128,6 +133,8 @@ class Protocol(HttpToolsProtocol):
         if self._served is not None and not self._served.response_complete:
             self._served.disconnected = True
             self._served.message_event.set()
+            if self._wire.on_gone is not None:
+                self._wire.on_gone()
 
     def expire(self, now_s: float) -> None:
         """End the connection if it keeps us waiting for a head."""

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from opentelemetry import trace
@@ -16,6 +16,7 @@ from ppd.runtime.tracing import traceparent
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _propagator = TraceContextTextMapPropagator()
 _OFF: Span = NonRecordingSpan(trace.INVALID_SPAN_CONTEXT)
+_NOTHING = nullcontext(_OFF)
 
 
 class Spans:
@@ -40,27 +41,32 @@ class Spans:
         context = self.server.get_span_context()
         return f"{context.trace_id:032x}" if context.is_valid else ""
 
-    @contextmanager
-    def leg(self, name: str, attributes: dict[str, Any] | None = None) -> Iterator[Span]:
+    @property
+    def recording(self) -> bool:
+        """Whether anybody will see what the spans are told."""
+        return self.server.is_recording()
+
+    def leg(self, name: str, attributes: dict[str, Any] | None = None) -> AbstractContextManager[Span]:
         """A child of the server span; an exception marks it as failed."""
-        if self._tracer is None:
-            yield _OFF
-            return
+        return _NOTHING if self._tracer is None else self._leg(self._tracer, name, attributes)
+
+    @contextmanager
+    def _leg(self, tracer: Tracer, name: str, attributes: dict[str, Any] | None) -> Iterator[Span]:
         context = trace.set_span_in_context(self.server)
-        span = self._tracer.start_span(name, context=context, attributes=attributes)
+        span = tracer.start_span(name, context=context, attributes=attributes)
         try:
             with _failures_marked(span):
                 yield span
         finally:
             span.end()
 
-    @contextmanager
-    def route(self) -> Iterator[Span]:
+    def route(self) -> AbstractContextManager[Span]:
         """As `leg`, for a decision: what came of it can still be told, until the turn ends."""
-        if self._tracer is None:
-            yield _OFF
-            return
-        span = self._tracer.start_span(SPAN_ROUTE, context=trace.set_span_in_context(self.server))
+        return _NOTHING if self._tracer is None else self._route(self._tracer)
+
+    @contextmanager
+    def _route(self, tracer: Tracer) -> Iterator[Span]:
+        span = tracer.start_span(SPAN_ROUTE, context=trace.set_span_in_context(self.server))
         try:
             with _failures_marked(span):
                 yield span

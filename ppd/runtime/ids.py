@@ -1,0 +1,13 @@
+"""Random ids: unique, not secret. A system call for each, as `secrets` makes, would cost more than all else
+that a turn does for its ids."""
+
+import os
+import random
+
+_source = random.Random()
+os.register_at_fork(after_in_child=_source.seed)
+
+
+def token_hex(n_bytes: int) -> str:
+    """So many random bytes in hexadecimal."""
+    return f"{_source.getrandbits(8 * n_bytes):0{2 * n_bytes}x}"
