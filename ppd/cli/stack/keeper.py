@@ -83,8 +83,6 @@ class Keeper:
         until_s = time.monotonic() + within_s
         try:
             while not ready.done() and not ended.done():
-                if self._reported_failure():
-                    return "could not start its engine"
                 if time.monotonic() > until_s:
                     return f"does not serve after {within_s:.0f} s"
                 await asyncio.wait({ready, ended}, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
@@ -96,10 +94,6 @@ class Keeper:
         finally:
             ready.cancel()
             ended.cancel()
-
-    def _reported_failure(self) -> bool:
-        sign = self.member.failed_by
-        return bool(sign) and any(sign in line for line in last_lines(self.log, 100))
 
     def _newest_log(self) -> Path:
         """The engine's log once it has one: an agent says little while its engine loads."""

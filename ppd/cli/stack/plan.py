@@ -42,7 +42,6 @@ class Member:
     waits_for: str
     ready: Ready
     stop_within_s: float = 10
-    failed_by: str = ""  # in its log, before it serves: the start has failed although the process goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +167,7 @@ def _workers(spec: Spec, common: list[str], etcd: str, logs: Path) -> list[Membe
         ready = functools.partial(probes.worker_ready, etcd, spec.namespace, name)
         waits_for = f"its {spec.engine} engine has loaded the model and is registered"
         argv = _ppd("worker", *args)
-        # An agent tries again when its engine fails; a first start that fails is a mistake to be told of.
-        members.append(
-            Member(name, Kind.WORKER, argv, waits_for, ready, stop_within_s=75, failed_by=" ERROR ")
-        )
+        members.append(Member(name, Kind.WORKER, argv, waits_for, ready, stop_within_s=75))
     return members
 
 
