@@ -7,6 +7,7 @@ import msgspec
 
 from controlplane import body as bodies
 from controlplane.errors import ApiError
+from controlplane.prefix import Prefixes, Rest
 from ppd.core import identity
 from ppd.core.identity import Message
 from ppd.core.names import H_SESSION
@@ -77,19 +78,20 @@ class Request:
         "wants_usage",
     )
 
-    def __init__(self, data: bytes, chat: bool, headers: Mapping[bytes, bytes]) -> None:
-        """Raises ApiError."""
-        try:
-            self.fields = bodies.split(data)
-            parsed = _decoder.decode(data)
-        except msgspec.ValidationError as error:
-            raise ApiError(400, explain(error), param=param_of(error)) from None
-        except (msgspec.DecodeError, UnicodeError) as error:
-            raise ApiError(400, f"the body is not valid JSON: {error}") from None
-        except RecursionError:
-            raise ApiError(400, "the body is nested too deeply") from None
-        if not parsed.model:
-            raise ApiError(400, "you must provide a model parameter", param="model")
+    def __init__(
+        self, data: bytes, chat: bool, headers: Mapping[bytes, bytes], prefixes: Prefixes | None = None
+    ) -> None:
+        """`prefixes`: what is known of earlier bodies, and shall be of this one. Raises ApiError."""
+        rest = prefixes.find(data) if chat and prefixes is not None else None
+        if rest is not None:
+            rest, self.fields, parsed = _read_rest(rest, data)
+        else:
+            self.fields, parsed = _read(data)
+        self.explicit_id = _explicit_id(parsed, headers)
+        start = identity.seed(_model(parsed), bytes(parsed.tools), _scope(parsed, self.explicit_id))
+        if rest is not None and rest.known.keys[0] != start:
+            rest = None
+            self.fields, parsed = _read(data)
         self.size_bytes = len(data)
         self.chat = chat
         self.model = parsed.model
@@ -98,16 +100,20 @@ class Request:
         self.wants_usage = bool(parsed.stream_options and parsed.stream_options.include_usage)
         limit = parsed.max_completion_tokens
         self.limit_tokens = parsed.max_tokens if limit is None else limit
-        self.messages = _messages(parsed, chat)
+        new = _messages(parsed, chat, len(rest.known.messages) if rest else 0)
         self.one_engine = _one_engine(parsed)
         _check_limits(parsed, self.one_engine)
         for name in INTERNAL_FIELDS:
             self.fields.pop(name, None)
-        self.explicit_id = _explicit_id(parsed, headers)
-        scope = f"{parsed.cache_salt or ''}\n{parsed.user or ''}\n{self.explicit_id}"
-        self.keys = identity.history_keys(
-            self.messages, identity.seed(self.model, bytes(parsed.tools), scope)
-        )
+        if rest is None:
+            self.messages, self.keys = new, identity.history_keys(new, start)
+            if chat and prefixes is not None:
+                prefixes.keep(data, self.fields, new, self.keys)
+        else:
+            self.messages = rest.known.messages + new
+            self.keys = rest.known.keys[:-1] + identity.history_keys(new, rest.known.keys[-1])
+            if prefixes is not None:
+                prefixes.keep_on(data, rest, self.fields, new, self.keys)
 
     def hold_to(self, max_tokens: int) -> None:
         """Let the answer have so many tokens at most. Raises ApiError where more are asked for."""
@@ -118,15 +124,52 @@ class Request:
             raise ApiError(400, f"with this key an answer may have {max_tokens} tokens", param="max_tokens")
 
 
-def _messages(parsed: _Body, chat: bool) -> list[Message]:
-    """The history. A plain prompt has none that could be told apart: its turns meet by an explicit id."""
+def _read(data: bytes) -> tuple[bodies.Fields, _Body]:
+    """A body's fields, raw and as they are read. Raises ApiError."""
+    try:
+        return bodies.split(data), _decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise ApiError(400, explain(error), param=param_of(error)) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply") from None
+
+
+def _read_rest(rest: Rest, data: bytes) -> tuple[Rest | None, bodies.Fields, _Body]:
+    """The same, of the messages only those that are new; all of the body where that fails, so that an error
+    names the right place. Raises ApiError."""
+    try:
+        fields, parsed = _read(rest.data)
+        whole = rest.whole(data, fields)
+    except ApiError:
+        whole = None
+    if whole is None:
+        return None, *_read(data)
+    fields["messages"] = whole
+    return rest, fields, parsed
+
+
+def _model(parsed: _Body) -> str:
+    if not parsed.model:
+        raise ApiError(400, "you must provide a model parameter", param="model")
+    return parsed.model
+
+
+def _scope(parsed: _Body, explicit_id: str) -> str:
+    return f"{parsed.cache_salt or ''}\n{parsed.user or ''}\n{explicit_id}"
+
+
+def _messages(parsed: _Body, chat: bool, known: int) -> list[Message]:
+    """The history after so many messages that are known. A plain prompt has none that could be told apart:
+    its turns meet by an explicit id."""
     if chat:
-        if not parsed.messages:
+        if not parsed.messages and not known:
             raise ApiError(400, "you must provide at least one message", param="messages")
-        for i, message in enumerate(parsed.messages):
+        for i, message in enumerate(parsed.messages or (), known):
             if message.role not in _ROLES:
                 raise ApiError(400, f"unknown role {message.role[:40]!r}", param=f"messages[{i}].role")
-        return parsed.messages
+        return parsed.messages or []
     if parsed.prompt is None and not parsed.prompt_embeds:
         raise ApiError(400, "you must provide a prompt", param="prompt")
     return []

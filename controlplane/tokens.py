@@ -7,6 +7,7 @@ from pathlib import Path as FilePath
 
 from tokenizers import Tokenizer
 
+from controlplane.prefix import Remembered
 from ppd.core.identity import Message
 from ppd.core.predict import blend
 
@@ -50,6 +51,9 @@ class TokenCounter:
         tokenizer = self._tokenizers.get(model)
         total = _MESSAGE_TOKENS * len(messages)
         for message in messages:
+            if isinstance(message, Remembered):
+                total += self.estimate(model, message.chars)
+                continue
             text = _text(message)
             if tokenizer is not None and len(text) <= _EXACT_CHARS:
                 total += len(tokenizer.encode(text, add_special_tokens=False).ids)

@@ -18,6 +18,7 @@ from controlplane.history import History
 from controlplane.ledger import Ledger
 from controlplane.legs import Legs
 from controlplane.parse import Request
+from controlplane.prefix import Prefixes
 from controlplane.route import Router
 from controlplane.settings import FrontendSettings
 from controlplane.spans import Spans
@@ -52,6 +53,7 @@ class TurnHandler:
         self._tracer = tracer
         self._log = logger
         self._loop = asyncio.get_running_loop()
+        self._prefixes = Prefixes()
         self.gate = Gate(settings.max_running, settings.max_queued, settings.queue_s)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -59,7 +61,7 @@ class TurnHandler:
         started_s = self._loop.time()
         try:
             body = await client.read_body(self._settings.max_body_bytes, self._settings.body_s)
-            request = Request(body, client.path == "/v1/chat/completions", client.headers)
+            request = Request(body, client.path == "/v1/chat/completions", client.headers, self._prefixes)
             if client.visit.key is not None and client.visit.key.max_tokens:
                 request.hold_to(client.visit.key.max_tokens)
             self._router.cluster.check(request.model)
