@@ -90,7 +90,7 @@ def own_code() -> dict[str, tuple[float, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", action="store_true", help="also on real engines")
-    parser.add_argument("--turns", type=int, default=8, help="turns in each block on engines")
+    parser.add_argument("--turns", type=int, default=4, help="turns in each block on engines")
     parser.add_argument("--pairs", type=int, default=12, help="pairs of blocks")
     arguments = parser.parse_args()
     own = own_code()

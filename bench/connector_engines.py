@@ -14,7 +14,8 @@ from ppd.core.records import KvMoved, decode
 from tests.support.kv_engines import Client, Pair, metric, pair
 from tests.support.otlp import OtlpSink
 
-_WARM_UP = 5  # turns
+_WARM_UP = 3  # turns
+_REPEATS, _OUT = 8, 16  # a prompt of some 90 tokens, and what is answered: a CPU prefills 100 in a second
 
 
 @dataclass
@@ -30,8 +31,8 @@ async def _block(client: Client, engines: Pair, moved: dict[str, KvMoved], trace
     sum_s, count = metric(engines.d.url, f"{gaps}_sum"), metric(engines.d.url, f"{gaps}_count")
     asked = []
     for _ in range(turns):
-        text = f"{uuid.uuid4()}: " + "tell me of it. " * 100
-        turn = await client.turn([{"role": "user", "content": text}], max_tokens=32, sampled=traced)
+        text = f"{uuid.uuid4()}: " + "tell me of it. " * _REPEATS
+        turn = await client.turn([{"role": "user", "content": text}], max_tokens=_OUT, sampled=traced)
         asked.append(turn.request_id)
     await asyncio.sleep(0.3)  # for the last report, and the engine's counters
     count = metric(engines.d.url, f"{gaps}_count") - count
