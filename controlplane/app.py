@@ -30,7 +30,7 @@ from controlplane.watches import watch_loads, watch_tables
 from controlplane.whole import WholeHandler
 from ppd.core import policies
 from ppd.core.names import Role
-from ppd.core.records import WorkerRecord
+from ppd.core.records import KvMoved, WorkerRecord
 from ppd.core.sessions import SessionStore
 from ppd.runtime.bus import Bus
 from ppd.runtime.etcd import Etcd
@@ -65,7 +65,7 @@ class Frontend:
         self.sessions = SessionStore(settings.max_sessions, settings.session_ttl_s)
         self.tokens = TokenCounter(logger)
         self.features = FeatureReader(self.sessions, self.tokens)
-        self.transfers = Transfers(self.bus, settings.namespace, logger)
+        self.transfers = Transfers(self.bus, settings.namespace, self._on_kv_failure, logger)
         self._sessions_bus = Bus(settings.nats, "ppd-frontend-sessions", logger, echo=False)
         self.sharing = Sharing(self._sessions_bus, settings.namespace, settings.session_ttl_s, logger)
         self.history = History(self.sessions, self.transfers, self.sharing, logger)
@@ -130,6 +130,12 @@ class Frontend:
         for record in workers.values():
             if record.model_path:
                 self._load_tokenizer(record.model, record.model_path)
+
+    def _on_kv_failure(self, moved: KvMoved) -> None:
+        workers = self.cluster.workers
+        source, puller = workers.get(moved.source_worker_id), workers.get(moved.worker_id)
+        if moved.direction == "p-d" and source is not None and puller is not None:
+            self.cluster.transfer_failed(source, puller, moved.error, self._loop.time())
 
     def _load_tokenizer(self, model: str, folder: str) -> None:
         task = asyncio.create_task(self.tokens.load(model, folder))

@@ -5,7 +5,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
+from controlplane import metrics
 from controlplane.errors import NO_WORKER, ApiError
+from controlplane.pairs import Pairs
 from controlplane.upstream import Pool
 from ppd.core.decision import WorkerView
 from ppd.core.names import Role, WorkerStatus
@@ -127,6 +129,7 @@ class Cluster:
         self._models: dict[str, dict[Role, deque[Worker]]] = {}
         self._placements: dict[str, str] = {}
         self._unlike: set[tuple[str, str]] = set()
+        self.pairs = Pairs()
         self.models_seen: dict[str, float] = {}  # model -> when first seen, unix s; bounded
 
     def update(self, records: dict[str, WorkerRecord]) -> None:
@@ -190,6 +193,22 @@ class Cluster:
         found.rotate(-1)
         usable = [worker for worker in found if worker.id not in but]
         return [worker for worker in usable if not worker.resting(now_s)] or usable
+
+    def can_pull(self, decode: Worker, prefill: Worker, now_s: float) -> bool:
+        """Whether D can pull from P, by what both say and by how it went of late."""
+        return compatible(prefill, decode) and self.pairs.usable(prefill.id, decode.id, now_s)
+
+    def transfer_failed(self, prefill: Worker, decode: Worker, why: str, now_s: float) -> None:
+        """KV did not pass between the two: other pairs are used for a while."""
+        if rest_s := self.pairs.failed(prefill.id, decode.id, now_s):
+            metrics.PAIRS_ASIDE.inc()
+            self._log.warning(
+                "KV does not pass from %s to %s (%s): set aside for %g s",
+                prefill.name,
+                decode.name,
+                why,
+                rest_s,
+            )
 
     def by_model(self) -> Iterator[tuple[str, dict[Role, deque[Worker]]]]:
         """Each model that has a worker in any state, with its ready ones by role."""

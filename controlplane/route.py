@@ -95,7 +95,7 @@ class Router:
     ) -> Worker | None:
         """A P that was not tried yet and that this plan's D can pull from."""
         found = self.cluster.ready(request.model, Role.PREFILL, now_s, failed)
-        views = {each.id: each for each in found if compatible(each, plan.decode)}
+        views = {each.id: each for each in found if self.cluster.can_pull(plan.decode, each, now_s)}
         best = place.pick_prefill((each.view(now_s, self._stale_s) for each in views.values()), 0, {})
         return views[best.worker_id] if best else None
 
@@ -173,7 +173,7 @@ class _Choice:
         if decode is None:
             return None
         found = cluster.ready(self.request.model, Role.PREFILL, now_s, failed)
-        fitting = {each.id: each for each in found if compatible(each, decode)}
+        fitting = {each.id: each for each in found if cluster.can_pull(decode, each, now_s)}
         views = [each.view(now_s, stale_s) for each in fitting.values()]
         self._views.update((view.worker_id, view) for view in views)
         session = conversation.session

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TypeVar
 
 from nats.aio.msg import Msg
@@ -67,7 +68,10 @@ class Moved:
 class Transfers:
     """Matches the engines' reports with turns, by request id; bounded, and late ones still count."""
 
-    def __init__(self, bus: Bus, namespace: str, logger: logging.Logger) -> None:
+    def __init__(
+        self, bus: Bus, namespace: str, on_failure: Callable[[KvMoved], None], logger: logging.Logger
+    ) -> None:
+        self._on_failure = on_failure
         self._bus = bus
         self._namespace = namespace
         self._log = logger
@@ -108,6 +112,7 @@ class Transfers:
         metrics.KV_BYTES.labels("moved").inc(moved.bytes)
         if moved.error:
             metrics.KV_FAILED.labels(moved.direction if moved.direction in ("p-d", "d-p") else "other").inc()
+            self._on_failure(moved)
         found = self._moved.get(moved.request_id)
         if found is None:
             found = Moved()

@@ -19,7 +19,7 @@ AFTER = 77
 @pytest.fixture
 def transfers() -> Transfers:
     logger = logging.getLogger("test")
-    return Transfers(Bus(["nats://127.0.0.1:1"], "test", logger), "default", logger)
+    return Transfers(Bus(["nats://127.0.0.1:1"], "test", logger), "default", lambda _: None, logger)
 
 
 def _moved(direction: str, size_bytes: int, seconds: float, rank: int = 0) -> KvMoved:
