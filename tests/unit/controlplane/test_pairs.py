@@ -1,76 +1,71 @@
-"""Pairs between which KV does not pass: set aside as pairs, tried again with back-off."""
+"""Which engines are paired, and what a prefill engine is told when its part is not wanted any more."""
+
+import asyncio
+import contextlib
 
 import pytest
+from msgspec.structs import replace
 
-from controlplane.pairs import Pairs
-from ppd.core.names import Role
-from ppd.core.records import KvMoved
-from tests.unit.controlplane.conftest import P_2D, TWO_P_D, Stack, running
+from controlplane.app import Frontend
+from tests.unit.controlplane.conftest import P_D, TWO_P_D, record, running
+from tests.unit.controlplane.fakes import Fault
 
 pytestmark = pytest.mark.unit
 
 
-def test_a_pair_rests_longer_each_time_in_a_row() -> None:
-    pairs = Pairs()
-    assert pairs.failed("p0", "d0", 100) == 5
-    assert not pairs.usable("p0", "d0", 104.9)
-    assert pairs.usable("p0", "d1", 100)
-    assert pairs.usable("p1", "d0", 100)
-    assert pairs.usable("p0", "d0", 105)
-    assert pairs.failed("p0", "d0", 105) == 10
-    assert [pairs.failed("p0", "d0", 1000 * i) for i in range(1, 8)] == [20, 40, 80, 160, 300, 300, 300]
+def _register(frontend: Frontend, engines: dict, incarnation: int, sizes: dict[str, int]) -> None:
+    """The engines of TWO_P_D, with KV blocks of these sizes."""
+    records = [
+        replace(
+            record(engines[name], role, name),
+            worker_id=f"{name}-{incarnation}",
+            block_size_tokens=sizes[name],
+        )
+        for name, role in TWO_P_D.items()
+    ]
+    frontend._on_workers({each.worker_id: each for each in records})
 
 
-def test_failures_that_were_under_way_count_once() -> None:
-    pairs = Pairs()
-    assert [pairs.failed("p0", "d0", 100 + i) for i in range(4)] == [5, 0, 0, 0]
-    assert pairs.usable("p0", "d0", 105)
-
-
-def test_only_a_transfer_after_the_rest_clears_a_pair() -> None:
-    pairs = Pairs()
-    pairs.failed("p0", "d0", 100)
-    pairs.worked("p0", "d0", 101)
-    assert not pairs.usable("p0", "d0", 101)
-    pairs.worked("p0", "d0", 106)
-    assert pairs.failed("p0", "d0", 107) == 5
-
-
-def _report(stack: Stack, prefill: str, decode: str) -> None:
-    stack.frontend.transfers.on_moved(
-        KvMoved(request_id="r", worker_id=f"{decode}-1", source_worker_id=f"{prefill}-1", error="no route")
-    )
-
-
-async def test_another_p_serves_a_d_that_cannot_pull_from_the_first() -> None:
+async def test_engines_that_cannot_exchange_kv_are_never_paired() -> None:
     async with running(TWO_P_D) as stack:
-        _report(stack, "p0", "d0")
-        for i in range(4):
-            assert (await stack.ask(f"question {i}"))[:2] == ("p-d", "first-turn")
-        assert not stack.engines["p0"].requests
-        assert len(stack.engines["p1"].requests) == 4
+        _register(stack.frontend, stack.engines, 2, {"p0": 16, "p1": 32, "d0": 32})
+        for number in range(8):
+            assert (await stack.ask(f"chat {number}"))[0] == "p-d"
+        assert stack.engines["p0"].requests == []
+        stack.engines["p1"].faults.append(Fault("status"))
+        assert (await stack.ask("another"))[:2] == ("d-local", "prefill-failed")  # rather than p0
+        _register(stack.frontend, stack.engines, 3, {"p0": 16, "p1": 16, "d0": 32})
+        assert (await stack.ask("and another"))[:2] == ("d-local", "no-prefill")
+        assert stack.engines["p0"].requests == []
 
 
-async def test_a_d_that_can_pull_from_nobody_prefills_and_others_are_served_as_before() -> None:
-    async with running(P_2D) as stack:
-        _report(stack, "p0", "d0")
-        routes = {(await stack.chat(f"question {i}")).headers["x-ppd-decode"]: "" for i in range(6)}
-        assert set(routes) == {"d0", "d1"}
-        assert {"kv_transfer_params" in seen.body for seen in stack.engines["d0"].requests} == {False}
-        assert {"kv_transfer_params" in seen.body for seen in stack.engines["d1"].requests} == {True}
+@pytest.mark.parametrize("releases", [True, False])
+async def test_a_prefill_engine_is_told_of_a_client_that_hung_up(releases: bool) -> None:
+    async with running(P_D) as stack:
+        p0 = stack.engines["p0"]
+        stack.frontend._on_workers(
+            {f"{n}-1": record(stack.engines[n], role, n, releases=releases) for n, role in P_D.items()}
+        )
+        p0.faults.append(Fault("stall"))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await stack.ask("hi")
+        for _ in range(100):
+            if len(p0.requests) == 2 or (not releases and p0.requests[0].aborted):
+                break
+            await asyncio.sleep(0.05)
+        prefill, *words = p0.requests
+        assert prefill.aborted
+        turn = prefill.body["kv_transfer_params"]["ppd_request_id"]
+        released = [word.body["kv_transfer_params"] for word in words]
+        assert released == ([{"do_remote_prefill": True, "ppd_release": turn}] if releases else [])
 
 
-async def test_a_failed_pull_back_says_nothing_of_the_way_to_d() -> None:
-    async with running({"p0": Role.PREFILL, "d0": Role.DECODE}) as stack:
-        stack.frontend.transfers.on_moved(
-            KvMoved(request_id="r", worker_id="p0-1", source_worker_id="d0-1", direction="d-p", error="gone")
+async def test_a_prefill_that_was_used_is_not_released() -> None:
+    async with running(P_D) as stack:
+        stack.frontend._on_workers(
+            {f"{n}-1": record(stack.engines[n], role, n, releases=True) for n, role in P_D.items()}
         )
         assert (await stack.ask("hi"))[0] == "p-d"
-
-
-async def test_d_tells_that_it_computed_again_what_p_had_computed() -> None:
-    async with running(TWO_P_D) as stack:
-        long = "a very long question " * 50
-        routes = [(await stack.ask(f"{i}: {long}"))[0] for i in range(4)]
-        assert routes == ["p-d", "p-d", "d-local", "d-local"]
-        assert len(stack.engines["p0"].requests) == len(stack.engines["p1"].requests) == 1
+        await asyncio.sleep(0.2)
+        assert len(stack.engines["p0"].requests) == 1

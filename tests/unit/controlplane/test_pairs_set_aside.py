@@ -1,0 +1,76 @@
+"""Pairs between which KV does not pass: set aside as pairs, tried again with back-off."""
+
+import pytest
+
+from controlplane.pairs import Pairs
+from ppd.core.names import Role
+from ppd.core.records import KvMoved
+from tests.unit.controlplane.conftest import P_2D, TWO_P_D, Stack, running
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_pair_rests_longer_each_time_in_a_row() -> None:
+    pairs = Pairs()
+    assert pairs.failed("p0", "d0", 100) == 5
+    assert not pairs.usable("p0", "d0", 104.9)
+    assert pairs.usable("p0", "d1", 100)
+    assert pairs.usable("p1", "d0", 100)
+    assert pairs.usable("p0", "d0", 105)
+    assert pairs.failed("p0", "d0", 105) == 10
+    assert [pairs.failed("p0", "d0", 1000 * i) for i in range(1, 8)] == [20, 40, 80, 160, 300, 300, 300]
+
+
+def test_failures_that_were_under_way_count_once() -> None:
+    pairs = Pairs()
+    assert [pairs.failed("p0", "d0", 100 + i) for i in range(4)] == [5, 0, 0, 0]
+    assert pairs.usable("p0", "d0", 105)
+
+
+def test_only_a_transfer_after_the_rest_clears_a_pair() -> None:
+    pairs = Pairs()
+    pairs.failed("p0", "d0", 100)
+    pairs.worked("p0", "d0", 101)
+    assert not pairs.usable("p0", "d0", 101)
+    pairs.worked("p0", "d0", 106)
+    assert pairs.failed("p0", "d0", 107) == 5
+
+
+def _report(stack: Stack, prefill: str, decode: str) -> None:
+    stack.frontend.transfers.on_moved(
+        KvMoved(request_id="r", worker_id=f"{decode}-1", source_worker_id=f"{prefill}-1", error="no route")
+    )
+
+
+async def test_another_p_serves_a_d_that_cannot_pull_from_the_first() -> None:
+    async with running(TWO_P_D) as stack:
+        _report(stack, "p0", "d0")
+        for i in range(4):
+            assert (await stack.ask(f"question {i}"))[:2] == ("p-d", "first-turn")
+        assert not stack.engines["p0"].requests
+        assert len(stack.engines["p1"].requests) == 4
+
+
+async def test_a_d_that_can_pull_from_nobody_prefills_and_others_are_served_as_before() -> None:
+    async with running(P_2D) as stack:
+        _report(stack, "p0", "d0")
+        routes = {(await stack.chat(f"question {i}")).headers["x-ppd-decode"]: "" for i in range(6)}
+        assert set(routes) == {"d0", "d1"}
+        assert {"kv_transfer_params" in seen.body for seen in stack.engines["d0"].requests} == {False}
+        assert {"kv_transfer_params" in seen.body for seen in stack.engines["d1"].requests} == {True}
+
+
+async def test_a_failed_pull_back_says_nothing_of_the_way_to_d() -> None:
+    async with running({"p0": Role.PREFILL, "d0": Role.DECODE}) as stack:
+        stack.frontend.transfers.on_moved(
+            KvMoved(request_id="r", worker_id="p0-1", source_worker_id="d0-1", direction="d-p", error="gone")
+        )
+        assert (await stack.ask("hi"))[0] == "p-d"
+
+
+async def test_d_tells_that_it_computed_again_what_p_had_computed() -> None:
+    async with running(TWO_P_D) as stack:
+        long = "a very long question " * 50
+        routes = [(await stack.ask(f"{i}: {long}"))[0] for i in range(4)]
+        assert routes == ["p-d", "p-d", "d-local", "d-local"]
+        assert len(stack.engines["p0"].requests) == len(stack.engines["p1"].requests) == 1
