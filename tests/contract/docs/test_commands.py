@@ -14,16 +14,17 @@ from ppd.cli.stack.ports import is_free
 from tests.contract.docs.blocks import COMMANDS, ROOT, Block, blocks, pages, to_run
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(300)]
-_PORT = next(port for port in range(27200, 27300) if is_free("127.0.0.1", port))
-_UP = f"ppd up --engine sim --placement 1P3D --port {_PORT} --detach"
-# The docs go back to version 3 and compare it with 7.
+_UP = "ppd up --engine sim --placement 1P3D --port 8000 --detach"
+# The docs go back to version 3 and compare it with 7. A new placement has its table after a while only.
+_TABLE = "until ppd table history --placement 1P3D; do sleep 0.5; done"
 _VERSIONS = "ppd table freeze; ppd table unfreeze; " * 4
 
 
 class Shell:
     """bash in a folder of its own that looks like a checkout, with a stack of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, first_port: int = 27200) -> None:
+        self._port = next(port for port in range(first_port, first_port + 50) if is_free("127.0.0.1", port))
         self.folder = folder
         shutil.copytree(ROOT / "deploy" / "compose", folder / "deploy" / "compose")
         (folder / "workers").mkdir()
@@ -34,7 +35,7 @@ class Shell:
     def run(self, script: str) -> tuple[int, str]:
         """Exit status and output; the docs' port is this stack's."""
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script.replace("8000", str(_PORT))],
+            ["bash", "-euo", "pipefail", "-c", script.replace("8000", str(self._port))],
             cwd=self.folder,
             env=self._env,
             capture_output=True,
@@ -45,19 +46,37 @@ class Shell:
         return done.returncode, done.stdout + done.stderr
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    made = Shell(tmp_path)
-    yield made
-    made.run("ppd down")
-
-
-@pytest.mark.parametrize("page", [page for page in pages() if to_run(page)])
-def test_the_commands_of_a_page_work(page: str, shell: Shell) -> None:
-    starts_one = any("ppd up" in block.text for block in to_run(page))
-    if not starts_one and any("ppd table" in block.text or "curl" in block.text for block in to_run(page)):
-        status, output = shell.run(f"{_UP}; {_VERSIONS}")
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """With a stack that serves, whose table has some versions."""
+    made = Shell(tmp_path_factory.mktemp("docs"))
+    try:
+        status, output = made.run(f"{_UP}; {_TABLE}; {_VERSIONS}")
         assert status == 0, output
+        yield made
+    finally:
+        made.run("ppd down")
+
+
+def _starts_one(page: str) -> bool:
+    return any("ppd up" in block.text for block in to_run(page))
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if to_run(page) and not _starts_one(page)])
+def test_the_commands_of_a_page_work(page: str, shell: Shell) -> None:
+    _run(page, shell)
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if _starts_one(page)])
+def test_the_commands_of_a_page_that_starts_a_stack_work(page: str, tmp_path: Path) -> None:
+    alone = Shell(tmp_path, first_port=27250)
+    try:
+        _run(page, alone)
+    finally:
+        alone.run("ppd down")
+
+
+def _run(page: str, shell: Shell) -> None:
     for block in to_run(page):
         status, output = shell.run(block.text)
         assert status == 0, f"{block.where}\n{block.text}\n{output}"
