@@ -1,11 +1,14 @@
 """Compose, Prometheus and Jaeger files: by the real programs where installed, and by content."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ppd.core.names import Outcome, Reason
 
 yaml = pytest.importorskip("yaml")
 pytestmark = pytest.mark.unit
@@ -26,6 +29,17 @@ def test_prometheus_takes_its_files() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_jaeger_takes_its_file() -> None:
+    """By its schema, of which a mistyped name, a value of another kind or a missing part is no instance."""
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    schema = json.loads((Path(__file__).parent / "jaeger.schema.json").read_text())
+    config = read("jaeger/config.yaml")
+    jsonschema.validate(config, schema)
+    config["processors"]["tail_sampling"]["policies"][0]["latncy"] = {}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(config, schema)
+
+
 def test_jaegers_pipeline_uses_what_is_defined_and_nothing_else() -> None:
     config = read("jaeger/config.yaml")
     pipeline = config["service"]["pipelines"]["traces"]
@@ -44,6 +58,19 @@ def test_errors_and_slow_turns_are_kept_whatever_the_share_is() -> None:
     assert kinds["status_code"]["status_code"]["status_codes"] == ["ERROR"]
     assert "threshold_ms" in kinds["latency"]["latency"]
     assert "probabilistic" in kinds
+    counted = {policy["numeric_attribute"]["key"] for policy in policies if "numeric_attribute" in policy}
+    assert counted == {"ppd.retries", "ppd.migrations"}
+
+
+def test_what_the_tail_rules_ask_for_is_what_a_turns_span_says() -> None:
+    ledger = (DEPLOY.parents[1] / "controlplane" / "ledger.py").read_text()
+    for policy in read("jaeger/config.yaml")["processors"]["tail_sampling"]["policies"]:
+        key = policy[policy["type"]].get("key")
+        assert key is None or f'"{key}":' in ledger, key
+        if key == "ppd.reason":
+            assert {Reason(value) for value in policy["string_attribute"]["values"]}
+        if key == "ppd.outcome":
+            assert {Outcome(value) for value in policy["string_attribute"]["values"]}
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.observe.yaml"])
