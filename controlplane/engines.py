@@ -12,6 +12,7 @@ from controlplane.settings import FrontendSettings
 from controlplane.upstream import Connection, UpstreamError
 
 _RELEASE_S = 5.0
+_COUNT_S = 2.0
 _MAX_RELEASES = 64
 _ERROR_BYTES = 64 * 1024
 # What an engine says of the request itself; any other refusal is the engine's own trouble.
@@ -34,6 +35,13 @@ class StreamBrokenError(Exception):
         super().__init__(f"{worker.name}: {kind}")
         self.worker = worker
         self.kind = kind
+
+
+class _Count(msgspec.Struct):
+    count: int
+
+
+_counts = msgspec.json.Decoder(_Count)
 
 
 class Engines:
@@ -100,6 +108,18 @@ class Engines:
             raise EngineFailedError(worker, "protocol", f"its answer is no such JSON: {error}") from None
         finally:
             connection.close()
+
+    async def count_tokens(self, worker: Worker, model: str, text: str) -> int | None:
+        """How many tokens `text` is; None where the engine does not say, or not in time."""
+        body = msgspec.json.encode({"model": model, "prompt": text, "add_special_tokens": False})
+        try:
+            connection = await worker.pool.post(b"/tokenize", b"", body, _COUNT_S, _COUNT_S)
+            try:
+                return _counts.decode(await connection.read_all(self._settings.max_answer_bytes)).count
+            finally:
+                connection.close()
+        except (UpstreamError, msgspec.DecodeError):
+            return None
 
     def release(self, decode: Worker, prefilled: Prefilled) -> None:
         """Have P's blocks freed, in the background, after a turn that died before D was asked for it."""

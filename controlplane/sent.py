@@ -111,6 +111,11 @@ class Sent:
         self._boil_down()
         return self._tokens
 
+    def counted(self, tokens: int) -> None:
+        """An engine's word on how many tokens the text is: a chunk of an engine that lags holds several."""
+        self._boil_down()
+        self._tokens = tokens
+
     @property
     def finished(self) -> bool:
         """A finish reason was among it."""

@@ -48,6 +48,7 @@ class TurnHandler:
         self._router = router
         self._features = features
         self._history = history
+        self._engines = engines
         self._legs = Legs(settings, router, engines, logger)
         self._ledger = ledger
         self._tracer = tracer
@@ -192,10 +193,15 @@ class TurnHandler:
             turn.seen(watch.seen, self._loop.time())
             await turn.client.end(stream.DONE)
             return True
-        moved = migrate.continuation(turn.asked, watch.sent)
-        if moved is None or len(failed) >= MAX_TRIES:
+        next_one = self._router.least_loaded(turn.asked.model, self._loop.time(), failed)
+        if next_one is None or len(failed) >= MAX_TRIES:
             return False
-        if not self._router.can_serve(moved.model, failed, self._loop.time()):
+        if watch.sent.text:
+            tokens = await self._engines.count_tokens(next_one, turn.asked.model, watch.sent.text)
+            if tokens is not None:
+                watch.sent.counted(tokens)
+        moved = migrate.continuation(turn.asked, watch.sent)
+        if moved is None:
             return False
         turn.migrate(moved)
         metrics.MIGRATIONS.inc()

@@ -37,6 +37,7 @@ class FakeEngine:
     name: str = "fake"
     words: list[str] = field(default_factory=lambda: ["Par", "is", " it", " is", "."])
     cached: int = 0
+    tokenized: int = 0  # tokens of any text, for /tokenize; 0 = as many as words
     answer_id: str = "chatcmpl-1"
     chunk_gap_s: float = 0.0
     late_end_s: float = 0.0  # between [DONE] and the end of the HTTP message
@@ -76,6 +77,12 @@ class FakeEngine:
                     await self._json(writer, 400, b'{"error":{"message":"no such JSON"}}')
                     continue
                 seen = Seen(lines[0].split(" ")[1], headers, raw, body)
+                if body.get("add_special_tokens") is False:  # /tokenize of an answer so far
+                    count = self.tokenized or next(
+                        i for i in range(len(self.words) + 1) if "".join(self.words[:i]) == body["prompt"]
+                    )
+                    await self._json(writer, 200, json.dumps({"count": count}).encode())
+                    continue
                 self.requests.append(seen)
                 self.on_request()
                 await self._answer(seen, writer, reader)

@@ -44,6 +44,20 @@ async def test_no_token_is_lost_or_doubled(kind: str, after: int) -> None:
         assert (await stack.ask("hi", TEXT, "more"))[0] == "d-local"
 
 
+async def test_a_chunk_may_hold_several_tokens() -> None:
+    async with running(P_2D, **QUICK) as stack:
+        for name in ("d0", "d1"):
+            stack.engines[name].tokenized = 4
+        break_the_first(stack, "close", 3)
+        options = {"stream_options": {"include_usage": True}, "max_tokens": 20}
+        async with await stack.chat("hi", stream=True, **options) as response:
+            streamed = events(await response.text())
+        assert words(streamed) == TEXT
+        limits = [seen.body["max_tokens"] for name in ("d0", "d1") for seen in stack.engines[name].requests]
+        assert sorted(limits) == [16, 20]
+        assert streamed[-1]["usage"]["completion_tokens"] == 4 + 3
+
+
 async def test_a_migrated_turn_runs_p_again_and_never_reuses_parameters() -> None:
     async with running(P_2D, **QUICK) as stack:
         break_the_first(stack, "close", 3)
@@ -109,6 +123,7 @@ async def test_a_stream_that_breaks_everywhere_ends_with_an_error_event() -> Non
     async with running(P_2D, **QUICK) as stack:
         for name in ("d0", "d1"):
             stack.engines[name].faults.append(Fault("close", after=3))
+        await stack.engines["p0"].stop()
         async with await stack.chat("hi", stream=True) as response:
             text = await response.text()
         assert "[DONE]" not in text
