@@ -1,8 +1,9 @@
 """What the KV connector adds to a transfer and to a decode step, traced and not.
 
-`python -m bench.connector` times the connector's own code. With `--engines` it also starts a prefill and a
-decode engine and drives turns through both in blocks, traced and not in turn, so that what else changes on
-the machine changes both; it prints the ratio of each pair of blocks, as median and quartiles.
+`python -m bench.connector` times the connector's own code, and real NIXL reads with and without it. With
+`--engines` it also starts a prefill and a decode engine and drives turns through both. What is compared takes
+turns in blocks, so that what else changes on the machine changes both; ratios of neighbouring blocks are
+printed as median and quartiles.
 """
 
 import argparse
@@ -87,6 +88,20 @@ def own_code() -> dict[str, tuple[float, float]]:
     }
 
 
+def _print_reads() -> None:
+    from bench.connector_nixl import compare, size_bytes  # needs NIXL
+
+    found = compare()
+    bare = found.pop("bare")
+    took_ms = statistics.median(bare) * 1e3
+    print(f"{took_ms:9.2f} ms  a NIXL read of {size_bytes() / 1e6:.0f} MB in one process", flush=True)
+    for name, blocks in found.items():
+        low, middle, high = statistics.quantiles(
+            (one / other for one, other in zip(blocks, bare, strict=True)), n=4
+        )
+        print(f"  x {middle:.4f} (quartiles {low:.4f} to {high:.4f})  {name}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engines", action="store_true", help="also on real engines")
@@ -96,6 +111,7 @@ def main() -> None:
     own = own_code()
     for what, (median, spread) in own.items():
         print(f"{median:9.2f} us (spread {spread:.2f})  {what}", flush=True)
+    _print_reads()
     if not arguments.engines:
         return
     from bench.connector_engines import on_engines, ratios  # of the repository, not of the installed package
