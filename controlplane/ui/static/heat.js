@@ -7,11 +7,17 @@ import { percent, plural, score, when } from "./format.js";
 
 const FULL = 0.5; // a score from which the colour is full
 
+function nothing(model) {
+  if (!model) return "No engine is registered.";
+  if (!/[PD]/.test(model.placement)) return "Replicas do both parts themselves: there is nothing to decide, and no table.";
+  return "There is no table for this placement yet: later turns go P→D.";
+}
+
 export class Heat {
   constructor(versions) {
     this.versions = versions;
     this.table = null;
-    this.known = ""; // model, placement and version of `table`
+    this.known = null; // model, placement and version of `table`
     this.slo = "";
     this.slot = -1; // chosen
     this.late = {};
@@ -39,10 +45,10 @@ export class Heat {
     const other = !this.table || !table || table.model !== this.table.model || table.placement !== this.table.placement;
     this.table = table;
     this.known = wanted;
-    byId("heat-key").hidden = byId("classes").hidden = !table;
+    byId("heat-key").hidden = byId("classes").hidden = byId("side").hidden = !table;
     if (!table) {
       say(byId("table-about"), "");
-      byId("heat").replaceChildren(el("p", { class: "note" }, "There is no table yet for this placement: turns go P→D."));
+      byId("heat").replaceChildren(el("p", { class: "note" }, nothing(model)));
       showCell(null);
       return this.versions.clear();
     }

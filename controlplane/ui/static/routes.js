@@ -13,6 +13,7 @@ export function showRoutes(late) {
   showMix(late, found);
   showTtft(late, found);
   showPaths(late, found);
+  byId("paths").hidden = found.length === 0;
 }
 
 function showMix(late, found) {
