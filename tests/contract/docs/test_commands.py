@@ -13,7 +13,7 @@ import pytest
 from ppd.cli.stack.ports import is_free
 from tests.contract.docs.blocks import COMMANDS, ROOT, Block, blocks, pages, to_run
 
-pytestmark = [pytest.mark.contract, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.contract, pytest.mark.timeout(900)]
 _UP = "ppd up --engine sim --placement 1P3D --port 8000 --detach"
 # The docs go back to version 3 and compare it with 7. A new placement has its table after a while only.
 _TABLE = "until ppd table history --placement 1P3D; do sleep 0.5; done"
@@ -40,7 +40,7 @@ class Shell:
             env=self._env,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
         return done.returncode, done.stdout + done.stderr

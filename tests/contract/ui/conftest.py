@@ -22,7 +22,7 @@ playwright = pytest.importorskip(
 
 MODEL = "<img src=x onerror=document.title='owned'>"
 ADMIN_KEY = "key-of-the-page-test"
-_START_S = 90
+_START_S = 240
 
 
 def browser_path() -> str | None:
@@ -137,7 +137,7 @@ def page(browser: Any, stack: Stack, request: pytest.FixtureRequest) -> Iterator
             else None
         ),
     )
-    made.set_default_timeout(15_000)
+    made.set_default_timeout(60_000)
     made.goto(f"{stack.url}/ui")
     yield made
     context.close()

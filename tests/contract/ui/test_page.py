@@ -7,8 +7,9 @@ import pytest
 
 from tests.contract.ui.conftest import ADMIN_KEY, MODEL, Stack, playwright, unlock
 
-pytestmark = [pytest.mark.contract, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.contract, pytest.mark.timeout(600)]
 expect = playwright.expect
+expect.set_options(timeout=60_000)
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 
 
