@@ -1,6 +1,8 @@
 """The live page in a real browser, on a stack whose model's name is an attack."""
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,6 +165,19 @@ def test_it_fits_a_phone(page: Any) -> None:
         .map((e) => e.outerHTML)"""
     )
     assert small == []
+
+
+@pytest.mark.parametrize(
+    "page", [{}, {"color_scheme": "dark"}, PHONE], indirect=True, ids=["desktop", "dark", "phone"]
+)
+def test_what_it_looks_like(page: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A picture of each kind, to be looked at: in PPD_SCREENSHOTS, where that names a folder."""
+    unlock(page)
+    page.locator(".square").nth(45).click()
+    page.locator("#decisions tbody tr").first.wait_for()
+    file = Path(os.environ.get("PPD_SCREENSHOTS", tmp_path)) / f"ui-{request.node.callspec.id}.png"
+    page.screenshot(path=file, full_page=True)
+    assert file.stat().st_size > 30_000
 
 
 @pytest.mark.parametrize("page", [{"color_scheme": "dark"}], indirect=True)
