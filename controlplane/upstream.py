@@ -16,7 +16,6 @@ SWEEP_S = 0.1
 _KEEP_IDLE_S = 3.0  # vLLM closes idle connections after 5 s; a request must not race that
 _KEEP_IDLE = 512
 _NEVER = float("inf")
-_MAX_SIZE_LINE = 18
 
 
 class UpstreamError(Exception):
@@ -41,7 +40,6 @@ class Connection(asyncio.Protocol):
         self._chunks: list[bytes] = []
         self._buffered = 0
         self._feed: Callable[[bytes], bool] | None = None
-        self._between_chunks = False  # of a chunked body: the parser waits for the next chunk's size
         self._paused = False
         self._keep = False  # the engine takes another request on this connection
         self._error: UpstreamError | None = None
@@ -66,11 +64,6 @@ class Connection(asyncio.Protocol):
             return
         self.started = True
         self.deadline_s = self._loop.time() + self._idle_s
-        if self._between_chunks and self._feed is not None and (chunk := _whole_chunk(data)):
-            if not self._feed(chunk):
-                self._pause()
-                self._wake()
-            return
         try:
             parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -98,12 +91,6 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code() if self._parser else 0
 
-    def on_chunk_header(self) -> None:
-        self._between_chunks = False
-
-    def on_chunk_complete(self) -> None:
-        self._between_chunks = True
-
     def on_body(self, data: bytes) -> None:
         self._chunks.append(data)
         self._buffered += len(data)
@@ -114,7 +101,6 @@ class Connection(asyncio.Protocol):
             self.headers = []
             return
         self.complete = True
-        self._between_chunks = False
         self._keep = self._parser is not None and self._parser.should_keep_alive()
         self.deadline_s = _NEVER
 
@@ -123,7 +109,7 @@ class Connection(asyncio.Protocol):
     def start(self, head: bytes, body: bytes, first_byte_s: float, idle_s: float) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._chunks, self._buffered = [], 0
-        self.headers, self.status, self._feed, self._between_chunks = [], 0, None, False
+        self.headers, self.status, self._feed = [], 0, None
         self.complete = self.started = False
         self._idle_s = idle_s
         self.deadline_s = self._loop.time() + first_byte_s
@@ -242,17 +228,6 @@ class Connection(asyncio.Protocol):
         self.deadline_s = _NEVER
         kind = "idle-timeout" if self.started else "first-byte-timeout"
         self._fail(UpstreamError(kind, "the engine did not answer in time"))
-
-
-def _whole_chunk(data: bytes) -> bytes:
-    """The content of `data` if that is exactly one chunk of a chunked body, as it nearly always is while an
-    engine streams token by token: it then need not go through the parser. Else empty."""
-    cut = data.find(b"\r\n", 0, _MAX_SIZE_LINE)
-    try:
-        size = int(data[:cut], 16)
-    except ValueError:
-        return b""
-    return data[cut + 2 : -2] if size > 0 and len(data) == cut + size + 4 else b""
 
 
 class Pool:
