@@ -10,8 +10,8 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from controlplane.access import is_admin
+from controlplane.ask_planner import Planner
 from controlplane.errors import ApiError
-from controlplane.ui.planner import Planner
 from ppd.core.names import Path
 from ppd.core.records import TurnRecord, encode
 

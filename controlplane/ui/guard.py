@@ -1,11 +1,12 @@
 """Who may see the page's data: whoever has the admin key, or, where none is set, this machine's own users."""
 
-import secrets
 from collections.abc import Mapping
 from ipaddress import ip_address
 
+from controlplane.access import is_admin
 from controlplane.errors import ApiError
-from ppd.core.names import H_ADMIN
+
+_PROXIES = (b"forwarded", b"x-forwarded-for", b"via")
 
 
 def loopback(host: str) -> bool:
@@ -21,17 +22,13 @@ class Guard:
     """`listens_on`: the address that the frontend listens on."""
 
     def __init__(self, admin_key: str, listens_on: str) -> None:
-        self._key = admin_key.encode()
+        self._key = admin_key
         self._local = not admin_key and loopback(listens_on)
 
-    @property
-    def has_key(self) -> bool:
-        return bool(self._key)
-
-    def check(self, headers: Mapping[str, str], client: str) -> None:
+    def check(self, headers: Mapping[bytes, bytes], client: str) -> None:
         """Raises ApiError (403) for everybody who may not see the data."""
         if self._key:
-            if not secrets.compare_digest(headers.get(H_ADMIN, "").encode("latin-1", "replace"), self._key):
+            if not is_admin(headers, self._key):
                 raise ApiError(403, "this needs the admin key", code="admin_key_needed")
         elif not (self._local and loopback(client) and _direct(headers)):
             raise ApiError(
@@ -39,8 +36,8 @@ class Guard:
             )
 
 
-def _direct(headers: Mapping[str, str]) -> bool:
+def _direct(headers: Mapping[bytes, bytes]) -> bool:
     """Neither through a proxy, nor by a foreign name that was made to resolve to this machine."""
-    host = headers.get("host", "")
+    host = headers.get(b"host", b"").decode("latin-1")
     name = host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
-    return loopback(name) and not any(each in headers for each in ("forwarded", "x-forwarded-for", "via"))
+    return loopback(name) and not any(each in headers for each in _PROXIES)

@@ -8,7 +8,7 @@ export function rate(late) {
   return late.turns > 1 && seconds > 0 ? (late.turns - 1) / seconds : 0;
 }
 
-export function showFigures({ late, workers, sessions, unix_s }) {
+export function showFigures({ late, workers, sessions, queued, unix_s }) {
   const sum = (name) => workers.reduce((total, worker) => total + worker[name], 0);
   const idle = unix_s - late.last_unix_s > 30;
   const perSecond = rate(late);
@@ -17,7 +17,7 @@ export function showFigures({ late, workers, sessions, unix_s }) {
     ["Stay on D", late.turns ? percent((late.paths["d-local"]?.turns ?? 0) / late.turns) : "–", "share of D-local"],
     ["TTFT", ms(late.all.ttft_ms.p50), `p95 ${ms(late.all.ttft_ms.p95)}`],
     ["TPOT", ms(late.all.tpot_ms.p50), `p95 ${ms(late.all.tpot_ms.p95)}`],
-    ["Running", count(sum("running")), `${count(sum("waiting"))} waiting`],
+    ["Running", count(sum("running")), `${count(sum("waiting") + queued)} waiting`],
     ["Conversations", count(sessions), "remembered"],
     ["Failed", count(late.all.failed), "errors and hang-ups"],
   ];

@@ -65,10 +65,10 @@ async def test_where_no_key_is_set_other_machines_see_nothing() -> None:
 def test_only_loopback_is_this_machine(listens_on: str, client: str, host: str, allowed: bool) -> None:
     guard = Guard("", listens_on)
     if allowed:
-        guard.check({"host": host}, client)
+        guard.check({b"host": host.encode()}, client)
     else:
         with pytest.raises(Exception, match="loopback"):
-            guard.check({"host": host}, client)
+            guard.check({b"host": host.encode()}, client)
 
 
 # --- files ---

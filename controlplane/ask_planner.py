@@ -1,4 +1,4 @@
-"""Questions to the planner's micro service on behalf of the page."""
+"""Questions to the planner's micro service, on behalf of an operator."""
 
 from typing import Any
 
