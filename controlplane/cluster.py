@@ -194,6 +194,16 @@ class Cluster:
         usable = [worker for worker in found if worker.id not in but]
         return [worker for worker in usable if not worker.resting(now_s)] or usable
 
+    def decoders(
+        self, model: str, now_s: float, but: frozenset[str] = frozenset()
+    ) -> tuple[list[Worker], list[Worker]]:
+        """The D's, and those that take a turn whole: replicas or, where nobody else can decode, the P's."""
+        decodes = self.ready(model, Role.DECODE, now_s, but)
+        replicas = self.ready(model, Role.REPLICA, now_s, but)
+        if not decodes and not replicas:
+            replicas = self.ready(model, Role.PREFILL, now_s, but)
+        return decodes, replicas
+
     def can_pull(self, decode: Worker, prefill: Worker, now_s: float) -> bool:
         """Whether D can pull from P, by what both say and by how it went of late."""
         return compatible(prefill, decode) and self.pairs.usable(prefill.id, decode.id, now_s)
@@ -216,8 +226,7 @@ class Cluster:
 
     def servable(self, model: str) -> bool:
         """Whether a turn of this model can be served by any path."""
-        roles = self._models.get(model, {})
-        return bool(roles.get(Role.DECODE) or roles.get(Role.REPLICA))
+        return any(self._models.get(model, {}).values())
 
     def check(self, model: str) -> None:
         """Raises ApiError: 404 for a model that never was, 503 for one that nobody serves now."""

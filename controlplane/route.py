@@ -53,7 +53,8 @@ class Router:
         decision = self._decide(choice, slo, force)
         path, reason = decision.path, decision.reason
         if replica is not None and (decode is None or path is Path.REPLICA):
-            reason = reason if path is Path.REPLICA else Reason.NO_DECODE
+            if path is not Path.REPLICA or replica.record.role is Role.PREFILL:
+                reason = Reason.NO_DECODE
             cached = replica is choice.home
             return Plan(decision, Path.REPLICA, reason, None, replica, cached, seen=choice.seen(replica))
         if decode is None:
@@ -106,14 +107,14 @@ class Router:
 
     def least_loaded(self, model: str, now_s: float, failed: frozenset[str]) -> Worker | None:
         """The engine that would decode a turn of its own soonest."""
-        roles = (Role.DECODE, Role.REPLICA)
-        found = {each.id: each for role in roles for each in self.cluster.ready(model, role, now_s, failed)}
+        decodes, replicas = self.cluster.decoders(model, now_s, failed)
+        found = {each.id: each for each in decodes + replicas}
         best = place.pick_decode([each.view(now_s, self._stale_s) for each in found.values()])
         return found[best.worker_id] if best else None
 
     def can_serve(self, model: str, failed: frozenset[str], now_s: float) -> bool:
         """Whether an engine is left that did not fail this turn."""
-        return any(self.cluster.ready(model, role, now_s, failed) for role in (Role.DECODE, Role.REPLICA))
+        return any(self.cluster.ready(model, role, now_s, failed) for role in Role)
 
 
 class _Choice:
@@ -133,8 +134,7 @@ class _Choice:
         self._n_out_mean = conversation.n_out_mean
         self.escape: Reason | None = None
         self._views: dict[str, WorkerView] = {}
-        decodes = cluster.ready(request.model, Role.DECODE, now_s, failed)
-        replicas = cluster.ready(request.model, Role.REPLICA, now_s, failed)
+        decodes, replicas = cluster.decoders(request.model, now_s, failed)
         self.engines = decodes + replicas
         self._views = {each.id: each.view(now_s, router._stale_s) for each in self.engines}
         self.home = self._home(conversation)

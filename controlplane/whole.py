@@ -56,6 +56,7 @@ class WholeHandler:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         client = Client(scope, receive, send)
+        began_s = self._loop.time()
         key = client.visit.key
         try:
             body = await client.read_body(self._settings.max_body_bytes, self._settings.body_s)
@@ -65,7 +66,7 @@ class WholeHandler:
             async with asyncio.timeout(self._settings.turn_s):
                 await self._gate.enter()
                 try:
-                    await self._serve(client, asked)
+                    await self._serve(client, asked, began_s)
                 finally:
                     self._gate.leave()
         except ApiError as error:
@@ -80,14 +81,15 @@ class WholeHandler:
         finally:
             client.unwatch()
 
-    async def _serve(self, client: Client, asked: Asked) -> None:
+    async def _serve(self, client: Client, asked: Asked, began_s: float) -> None:
+        queued_s = self._loop.time() - began_s
         body = bodies.join(asked.fields)
         failed: frozenset[str] = frozenset()
         while len(failed) < _MAX_TRIES:
             worker = self._pick(asked, failed)
             if worker is None:
                 break
-            path = Path.REPLICA if worker.record.role is Role.REPLICA else Path.D_LOCAL
+            path = Path.D_LOCAL if worker.record.role is Role.DECODE else Path.REPLICA
             told = [
                 (H_ROUTE.encode(), path.value.encode()),
                 (H_REASON.encode(), Reason.ONE_ENGINE.value.encode()),
@@ -102,7 +104,7 @@ class WholeHandler:
                         await self._relay(client, worker, connection, told)
                     finally:
                         connection.close()
-                    self._ledger.served_whole(path)
+                    self._ledger.served_whole(path, queued_s, self._loop.time() - began_s)
                     self._remember(asked, worker)
                     return
                 except EngineFailedError:

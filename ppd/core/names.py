@@ -47,7 +47,7 @@ class Reason(StrEnum):
     POLICY = "policy"  # a policy without a table decided
     FORCED = "forced"  # an operator asked for this path
     NO_PREFILL = "no-prefill"  # no prefill worker is up: D, or a replica, does it all
-    NO_DECODE = "no-decode"  # no decode worker is up: a replica does it all
+    NO_DECODE = "no-decode"  # no decode worker is up: a replica does it all, or P does
     PREFILL_FAILED = "prefill-failed"  # the hop through P failed: D did the prefill
     ONE_ENGINE = "one-engine"  # the request cannot be handed off (for example prompt_logprobs)
     PREFILL_ANSWERED = "prefill-answered"  # P's one token ended the answer; D was not needed

@@ -63,11 +63,24 @@ async def test_a_p_that_is_not_there_costs_no_request() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_d_fails_before_the_first_byte_and_another_d_takes_over(kind: str, stream: bool) -> None:
     async with running(P_2D, **QUICK) as stack:
+        stack.engines["d0"].faults.append(Fault(kind))
+        stack.engines["d1"].faults.append(Fault(kind))
+        async with await stack.chat("hi", stream=stream) as response:
+            assert response.status == 200  # P did it, the last that was left
+            assert response.headers["x-ppd-route"] == "replica"
+
+
+@pytest.mark.parametrize("kind", ["status", "stall", "close", "empty"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_where_all_engines_fail_it_is_502_and_the_next_turn_is_served(
+    kind: str, stream: bool
+) -> None:
+    async with running({"d0": Role.DECODE, "d1": Role.DECODE}, **QUICK) as stack:
         for name in ("d0", "d1"):
             stack.engines[name].faults.append(Fault(kind))
         async with await stack.chat("hi", stream=stream) as first:
             await first.read()
-            assert first.status == 502  # both were broken
+            assert first.status == 502
         async with await stack.chat("hi", stream=stream) as second:
             assert second.status == 200
 
@@ -102,8 +115,8 @@ async def test_the_next_d_never_gets_used_parameters(kind: str, stream: bool) ->
         assert stack.frontend.ledger.recent[-1].retries == 1
 
 
-async def test_d_dies_in_the_middle_of_a_stream_without_a_fake_end() -> None:
-    async with running(P_D, **QUICK) as stack:
+async def test_the_only_engine_dies_in_the_middle_of_a_stream_without_a_fake_end() -> None:
+    async with running({"d0": Role.DECODE}, **QUICK) as stack:
         stack.engines["d0"].faults.append(Fault("close", after=3))
         async with await stack.chat("hi", stream=True) as response:
             assert response.status == 200
@@ -116,7 +129,7 @@ async def test_d_dies_in_the_middle_of_a_stream_without_a_fake_end() -> None:
 
 @pytest.mark.parametrize("kind", ["stall", "truncate"])
 async def test_a_stream_that_stalls_or_ends_early_is_an_error(kind: str) -> None:
-    async with running(P_D, **QUICK) as stack:
+    async with running({"d0": Role.DECODE}, **QUICK) as stack:
         stack.engines["d0"].faults.append(Fault(kind, after=3))
         async with await stack.chat("hi", stream=True) as response:
             text = await response.text()
@@ -186,8 +199,17 @@ async def test_a_replica_takes_over_from_a_dead_d() -> None:
             assert route == "replica"
 
 
-async def test_no_decode_and_no_replica_is_503() -> None:
+async def test_p_is_the_last_resort_of_an_empty_decode_pool() -> None:
     async with running({"p0": Role.PREFILL}) as stack:
+        route, reason, answer = await stack.ask("hi")
+        assert (route, reason, text_of(answer)) == ("replica", "no-decode", TEXT)
+        async with stack.http.get(stack.url + "/health") as response:
+            health = await response.json()
+        assert (health["status"], health["models"]["m"]["missing"]) == ("degraded", ["decode"])
+
+
+async def test_no_engine_is_503() -> None:
+    async with running({}) as stack:
         async with await stack.chat("hi") as response:
             assert response.status == 503
             assert response.headers["retry-after"]

@@ -76,7 +76,8 @@ async def test_a_hand_off_that_moved_nothing_is_an_event_of_the_route(
 
 async def test_a_failed_leg_is_marked(traced: tuple[Stack, InMemorySpanExporter]) -> None:
     stack, exporter = traced
-    stack.engines["d0"].faults.append(Fault("status"))
+    for name in ("d0", "p0", "p0"):
+        stack.engines[name].faults.append(Fault("status"))
     async with await stack.chat("hi") as response:
         assert response.status == 502
     spans = {span.name: span for span in exporter.get_finished_spans()}
