@@ -93,7 +93,8 @@ def _title(turn: Turn) -> str:
         ("class ", "ppd.slo_class"),
         ("outcome ", "ppd.outcome"),
     )
-    return ", ".join(f"{label}{tags[key]}" for label, key in known if tags.get(key) not in (None, ""))
+    words = [f"{label}{tags[key]}" for label, key in known if tags.get(key) not in (None, "")]
+    return ", ".join(words + [f"after {trace_id}" for trace_id in turn.root.links])
 
 
 def _waterfall(turn: Turn, width: int) -> Table:

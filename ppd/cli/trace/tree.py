@@ -26,6 +26,7 @@ class Span:
     duration_us: int
     tags: dict[str, Any]
     events: list[tuple[int, str]]  # when, and its name
+    links: list[str]  # trace ids: of a turn, the one before it in the conversation
     children: list["Span"] = field(default_factory=list)
 
     @property
@@ -114,6 +115,7 @@ def _span(raw: JaegerSpan, trace: JaegerTrace) -> Span:
         duration_us=raw.duration,
         tags={tag.key: tag.value for tag in raw.tags or []},
         events=events,
+        links=[ref.traceID for ref in raw.references or [] if ref.refType == "FOLLOWS_FROM"],
     )
 
 

@@ -121,3 +121,15 @@ def test_sizes(count: float, text: str) -> None:
 def test_a_trace_without_spans_is_refused() -> None:
     with pytest.raises(ValueError, match="no spans"):
         build(JaegerTrace("ab"))
+
+
+def test_a_turn_names_the_one_before_it() -> None:
+    """A link is a reference of another kind: it makes no parent."""
+    data = msgspec.json.decode((ANSWERS / "p_d.json").read_bytes())["data"][0]
+    root = next(span for span in data["spans"] if not span["references"])
+    root["references"] = [{"refType": "FOLLOWS_FROM", "traceID": "f" * 32, "spanID": "e" * 16}]
+    found = build(msgspec.convert(data, JaegerTrace))
+    assert found.root.name == "POST /v1/chat/completions"
+    assert found.orphans == []
+    assert f"after {'f' * 32}" in drawn(found, width=300)
+    assert "after" not in drawn(turn("p_d"), width=300)
