@@ -43,9 +43,11 @@ class Ledger:
         """A request that was no turn."""
         labelled(metrics.REQUESTS, "none", "none", str(status)).inc()
 
-    def served_whole(self, path: Path) -> None:
-        """A request that one engine answered and that teaches nothing."""
+    def served_whole(self, path: Path, queued_s: float, seconds: float) -> None:
+        """A request that one engine answered and that teaches nothing; how long it waited and took."""
         labelled(metrics.REQUESTS, path.value, Reason.ONE_ENGINE.value, "200").inc()
+        labelled(metrics.QUEUE, path.value).observe(queued_s)
+        labelled(metrics.E2E, path.value).observe(seconds)
 
     def close(self, turn: TurnState, now_s: float) -> None:
         self._history.finish(turn, now_s)
@@ -144,7 +146,7 @@ class Ledger:
         path = record.path.value
         labelled(metrics.REQUESTS, path, record.reason.value, str(record.status)).inc()
         labelled(metrics.E2E, path).observe(record.e2e_ms / 1e3)
-        metrics.QUEUE.observe(turn.queued_s)
+        labelled(metrics.QUEUE, path).observe(turn.queued_s)
         if record.ttft_ms:
             labelled(metrics.TTFT, path).observe(record.ttft_ms / 1e3)
         if record.tpot_ms:

@@ -19,7 +19,7 @@ REQUESTS = Counter("ppd_requests", "Turns by path, reason and HTTP status", ["pa
 TTFT = Histogram("ppd_ttft_seconds", "Time to the first token sent", ["path"], buckets=_SECONDS)
 TPOT = Histogram("ppd_tpot_seconds", "Time per output token after the first", ["path"], buckets=_TPOT)
 E2E = Histogram("ppd_e2e_seconds", "Time of a whole turn", ["path"], buckets=_SECONDS)
-QUEUE = Histogram("ppd_queue_seconds", "Time in the frontend's own queue", buckets=_SECONDS)
+QUEUE = Histogram("ppd_queue_seconds", "Time in the frontend's own queue", ["path"], buckets=_SECONDS)
 PREFILL = Histogram("ppd_prefill_hop_seconds", "Time of the hop through P", buckets=_SECONDS)
 DECISION = Histogram("ppd_decision_seconds", "Identify, decide and place", buckets=_MICRO)
 TOKENS = Counter("ppd_tokens", "Tokens by kind: prompt, cached (before the turn), output", ["kind"])

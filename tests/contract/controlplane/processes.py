@@ -25,7 +25,7 @@ class Processes:
         self.url = url
         self._folder = folder
         self.http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True), timeout=aiohttp.ClientTimeout(30)
+            connector=aiohttp.TCPConnector(force_close=True, ssl=False), timeout=aiohttp.ClientTimeout(60)
         )
 
     def children(self) -> list[int]:
@@ -59,7 +59,9 @@ def _start(argv: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 @asynccontextmanager
-async def processes(cluster: Cluster, folder: Path, count: int, *flags: str) -> AsyncIterator[Processes]:
+async def processes(
+    cluster: Cluster, folder: Path, count: int, *flags: str, scheme: str = "http"
+) -> AsyncIterator[Processes]:
     """Running, and aware of all engines; ended by SIGTERM."""
     port = free_port()
     argv = [
@@ -68,9 +70,9 @@ async def processes(cluster: Cluster, folder: Path, count: int, *flags: str) -> 
         *("--namespace", cluster.namespace, "--access-log", str(folder / "access"), *flags),
     ]
     process = _start(argv, folder / "log")
-    made = Processes(process, f"http://127.0.0.1:{port}", folder)
+    made = Processes(process, f"{scheme}://127.0.0.1:{port}", folder)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             seen = 0
             while seen < 4 * count:  # in a row, so that very likely every process was asked
                 assert process.poll() is None, (folder / "log").read_text()

@@ -163,3 +163,27 @@ async def test_metrics_have_units_and_bounded_labels(stack: Stack) -> None:
     assert 'ppd_requests_total{path="p-d",reason="first-turn",status="200"}' in text
     assert "ppd_ttft_seconds_bucket" in text
     assert stack.frontend.ledger.recent[-1].request_id not in text
+
+
+async def test_every_metric_of_a_turn_is_there_by_path(stack: Stack) -> None:
+    _, _, answer = await stack.ask("hi")
+    async with await stack.chat(
+        "hi", answer["choices"][0]["message"]["content"], "more", stream=True
+    ) as turn:
+        await turn.read()
+    async with stack.http.post(stack.url + "/v1/responses", json={"model": "m", "input": "x"}) as response:
+        await response.read()
+    async with stack.http.get(stack.url + "/metrics") as response:
+        text = await response.text()
+    for name in ("ppd_ttft_seconds", "ppd_e2e_seconds", "ppd_queue_seconds"):
+        for path in ("p-d", "d-local"):
+            assert f'{name}_count{{path="{path}"}}' in text
+    for line in (
+        'ppd_tpot_seconds_count{path="d-local"}',
+        'ppd_requests_total{path="d-local",reason="one-engine",status="200"}',
+        "ppd_decision_seconds_count",
+        "ppd_loop_lag_seconds ",
+        "ppd_sessions ",
+        'ppd_tokens_total{kind="cached"}',
+    ):
+        assert line in text, line

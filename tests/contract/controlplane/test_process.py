@@ -1,0 +1,106 @@
+"""A frontend as people run it: keys and certificates are read again, and hold over all of its processes."""
+
+import asyncio
+import os
+import signal
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ppd.runtime import keys
+from tests.contract.controlplane.conftest import Cluster
+from tests.contract.controlplane.processes import Processes, processes
+
+pytestmark = pytest.mark.contract
+
+
+def made(path: Path, name: str, **limits: int) -> dict[str, str]:
+    with keys.editing(path) as listed:
+        return {"authorization": f"Bearer {keys.add(listed, name, '', **limits)}"}
+
+
+async def statuses(frontend: Processes, headers: dict[str, str], count: int) -> list[int]:
+    async def one() -> int:
+        body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+        url = frontend.url + "/v1/chat/completions"
+        async with frontend.http.post(url, json=body, headers=headers) as response:
+            return response.status
+
+    return list(await asyncio.gather(*(one() for _ in range(count))))
+
+
+async def test_keys_and_their_limits_hold_over_all_processes(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    alice, few = made(file, "alice"), made(file, "few", requests_per_min=10)
+    async with processes(cluster, tmp_path, 3, "--keys", str(file)) as frontend:
+        assert await statuses(frontend, {}, 6) == [401] * 6
+        assert await statuses(frontend, alice, 6) == [200] * 6
+        found = [status for _ in range(10) for status in await statuses(frontend, few, 3)]
+        assert set(found) == {200, 429}
+        assert 10 <= found.count(200) <= 20 + 2, "two minutes' worth at most, where a minute ends meanwhile"
+        with keys.editing(file) as listed:
+            listed[:] = [key for key in listed if key.name != "alice"]
+        os.kill(frontend.process.pid, signal.SIGHUP)
+        async with asyncio.timeout(60):
+            while await statuses(frontend, alice, 12) != [401] * 12:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        assert len(frontend.children()) == 3
+
+
+def certificate(folder: Path, name: str) -> None:
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-nodes", "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")),
+            *("-subj", f"/CN={name}", "-days", "2"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+
+
+async def test_a_new_certificate_is_shown_after_sighup(cluster: Cluster, tmp_path: Path) -> None:
+    certificate(tmp_path, "first")
+    flags = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    async with processes(cluster, tmp_path, 2, *flags, scheme="https") as frontend:
+        host, _, port = frontend.url.rpartition("//")[2].partition(":")
+
+        def shown() -> bool:
+            """Whether it is the certificate that lies in the file now."""
+            pem = ssl.get_server_certificate((host, int(port)), timeout=10)
+            return pem.strip() == (tmp_path / "cert.pem").read_text().strip()
+
+        assert await asyncio.to_thread(shown)
+        certificate(tmp_path, "second")
+        assert not await asyncio.to_thread(shown)
+        os.kill(frontend.process.pid, signal.SIGHUP)
+        async with asyncio.timeout(60):
+            while not all([await asyncio.to_thread(shown) for _ in range(6)]):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        (tmp_path / "key.pem").write_text("broken")
+        os.kill(frontend.process.pid, signal.SIGHUP)
+        assert (await frontend.chat("hi"))[0] == "d0"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--keys", "missing.json"), "missing.json"),
+        (("--tls-cert", "missing.pem"), "--tls-cert"),
+        (("--policy", "magic"), "--policy"),
+        (("--processes", "0"), "--processes"),
+    ],
+)
+def test_bad_settings_are_said_with_status_2(flags: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ppd.cli.main", "frontend", "--port", "0", *flags],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
