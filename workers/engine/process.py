@@ -95,7 +95,8 @@ def _fresh(log: Path) -> BinaryIO:
 
 
 def tail(log: Path, count: int) -> str:
-    """The last `count` lines of `log`, and before them the last that name an error."""
+    """The last `count` lines of `log`, and before them the last that name an error, each error once: vLLM's
+    processes report one cause one after the other."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -103,5 +104,8 @@ def tail(log: Path, count: int) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return "(no log)"
-    errors = [line for line in lines[:-count] if re.search(r"\b\w*(Error|Exception)\b: ", line)]
-    return "\n".join(errors[-3:] + lines[-count:]) or "(its log is empty)"
+    errors: dict[str, str] = {}
+    for line in lines[:-count]:
+        if found := re.search(r"\b\w*(Error|Exception)\b: .*", line):
+            errors.setdefault(found[0], line)
+    return "\n".join([*errors.values()][-5:] + lines[-count:]) or "(its log is empty)"
