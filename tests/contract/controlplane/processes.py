@@ -72,13 +72,13 @@ async def processes(
     process = _start(argv, folder / "log")
     made = Processes(process, f"{scheme}://127.0.0.1:{port}", folder)
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(200):
             seen = 0
             while seen < 4 * count:  # in a row, so that very likely every process was asked
                 assert process.poll() is None, (folder / "log").read_text()
                 try:
                     status, text = await made.get("/health")
-                except aiohttp.ClientError:
+                except (aiohttp.ClientError, TimeoutError):
                     status, text = 0, ""
                 whole = status == 200 and json.loads(text)["status"] == "ok"
                 seen = seen + 1 if whole else 0
