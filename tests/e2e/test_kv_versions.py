@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.local_stack import eventually
-from tests.support.kv_engines import Agent, Client, metric, pair, test_model
+from tests.support import kv_engines
+from tests.support.kv_engines import Agent, Client, metric, pair
 from tests.support.otlp import OtlpSink
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -30,7 +31,7 @@ def other_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("other_vllm")
 def test_an_unknown_vllm_ends_the_agent_with_its_name(tmp_path: Path) -> None:
-    args = ["--role", "decode", "--model", test_model(), "--max-model-len", "4096"]
+    args = ["--role", "decode", "--model", kv_engines.test_model(), "--max-model-len", "4096"]
     agent = Agent("d0", tmp_path / "d0", args)
     try:
         assert eventually(lambda: agent.process.poll() is not None, 300)
