@@ -7,9 +7,9 @@ also prefills u * itl tokens, at u tokens a second, and each of them holds the s
 
 A line over three features of the load reports, per D, with all but p being what the batch alone costs.
 
-A turn that is prefilled locally is charged the time that it took from others, spread over its own tokens:
-p * computed tokens * other streams / output tokens. If all turns did so, the mean TPOT over all streams would
-rise by just that.
+A turn that is prefilled locally is charged the time that it took from others, spread over the tokens that D
+decodes for each such prefill: p * computed tokens * other streams / decoded tokens. If all turns did so, the
+TPOT of every stream would rise by just that, and that is what a table's x = 1 was measured under.
 """
 
 import msgspec
@@ -19,7 +19,8 @@ from ppd.core.records import WorkerLoad
 
 _KEEP = 0.995  # of two hundred windows
 _EVERY_S = 2.0  # reports are means over about ten seconds: nearer ones say the same again
-_MIN_OUT = 32  # tokens; a shorter answer would make any prefill look endless
+_MIN_OUT = 32  # tokens; fewer would make any prefill look endless
+_NOISE = 0.05  # of an inter-token latency, from one report to the next
 _MAX_PAUSE_MS = 100.0  # a token; beyond lies a broken fit
 _MAX_ITL_MS = 1e5
 _MAX_RATE = 1e7
@@ -44,7 +45,9 @@ class Interference(msgspec.Struct):
         if load.prefill_speed_tokens_per_s > 0:
             self.speed_ms = min(1e3 / load.prefill_speed_tokens_per_s, _MAX_PAUSE_MS)
         self.fit.observe((1.0, batch, u * load.itl_ms / 1e3), load.itl_ms, _KEEP)
-        _, batch_ms, pause_ms = self.fit.solve(toward=(0.0, 0.0, self.speed_ms))
+        # Few local prefills say little of what one costs: the speed is believed as far as they do not.
+        sure = (_NOISE * load.itl_ms / self.speed_ms) ** 2 if self.speed_ms else 0.0
+        _, batch_ms, pause_ms = self.fit.solve((0.0, 0.0, self.speed_ms), weights=(0.0, 0.0, sure))
         self.batch_ms = min(max(0.0, batch_ms), _MAX_PAUSE_MS)
         self.pause_ms = min(max(0.0, pause_ms), _MAX_PAUSE_MS)
 
@@ -57,6 +60,9 @@ def _plausible(load: WorkerLoad) -> bool:
     )
 
 
-def charge_ms(pause_ms: float, computed: int, others: float, n_out: int) -> float:
-    """What a local prefill of `computed` tokens adds to its turn's TPOT for the `others` that it held up."""
-    return pause_ms * computed * others / max(n_out, _MIN_OUT)
+def charge_ms(pause_ms: float, computed: int, others: float, decoded: float) -> float:
+    """What a local prefill of `computed` tokens adds to its turn's TPOT for the `others` that it held up.
+
+    `decoded`: tokens that D decodes for each local prefill, of first turns too, which have none themselves.
+    """
+    return pause_ms * computed * others / max(decoded, _MIN_OUT)

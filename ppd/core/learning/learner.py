@@ -7,16 +7,17 @@ from ppd.core.learning.drift import Drift
 from ppd.core.learning.estimate import Decayed
 from ppd.core.learning.interference import Interference, charge_ms
 from ppd.core.learning.prefill import PrefillCost
-from ppd.core.learning.ratios import CELL_N, HALF_LIFE_S, Ratios
-from ppd.core.learning.samples import Sample, Unfit, sample_of, survived
+from ppd.core.learning.ratios import CELL_N, HALF_LIFE_S, PATH_N, Ratios
+from ppd.core.learning.samples import MAX_TOKENS, Sample, Unfit, sample_of, survived
 from ppd.core.learning.survival import Survival
-from ppd.core.names import Path
+from ppd.core.names import Outcome, Path
 from ppd.core.records import TurnRecord, WorkerLoad
 from ppd.core.score import Expected
 from ppd.core.table import Table
 
 MAX_WORKERS = 64
 DRIFT_TURNS = 1000  # for so many turns after an alarm exploration is widened
+_LEAST_LATER = 0.1  # share of turns: where nobody stays, no prefill is local either
 _LEAST_LEFT = 0.2  # of a TPOT, by the correction for its batch
 _COST_RANGE = 1e4  # a turn this many times off the prior is no measurement
 
@@ -33,6 +34,8 @@ class Learned(msgspec.Struct):
     prefill: PrefillCost = msgspec.field(default_factory=PrefillCost)
     interference: dict[str, Interference] = {}
     batch: dict[str, Decayed] = {}  # streams that a cell's turns met on their D
+    opening: Decayed = msgspec.field(default_factory=Decayed)  # tokens that a turn decoded as a first one
+    later: Decayed = msgspec.field(default_factory=Decayed)  # whether it was a later one, 0 or 1
     drift: dict[str, Drift] = {}  # "{path} ttft", "{path} tpot"
     drifting_until: int = 0  # a count of samples
     at_s: float = 0.0  # Unix time of the newest turn
@@ -64,6 +67,7 @@ class Learner:
         kept = survived(record)
         if kept is not None:
             self.learned.survival.observe(record.idle_s, record.decode_kv_use, kept, now_s)
+        self._count_tokens(record, now_s)
         sample = sample_of(record)
         if isinstance(sample, Unfit):
             self.learned.unfit[sample] = self.learned.unfit.get(sample, 0) + 1
@@ -73,6 +77,12 @@ class Learner:
         self.learned.at_s = max(self.learned.at_s, now_s)
         self._learn(sample)
         return sample
+
+    def _count_tokens(self, record: TurnRecord, now_s: float) -> None:
+        if record.outcome is Outcome.OK and 0 < record.n_out_tokens <= MAX_TOKENS:
+            first = record.turn <= 1
+            self.learned.opening.observe(first * record.n_out_tokens, now_s, HALF_LIFE_S, PATH_N)
+            self.learned.later.observe(float(not first), now_s, HALF_LIFE_S, PATH_N)
 
     def _learn(self, sample: Sample) -> None:
         learned, path, name = self.learned, sample.path, str(sample.cell)
@@ -103,7 +113,8 @@ class Learner:
         if d is None:
             return sample.tpot_ms
         at_usual = sample.tpot_ms - d.batch_ms * (sample.batch - usual.mean)
-        charge = charge_ms(d.pause_ms, sample.d_computed, usual.mean, sample.n_out)
+        decoded = sample.n_out + self.learned.opening.mean / max(self.learned.later.mean, _LEAST_LATER)
+        charge = charge_ms(d.pause_ms, sample.d_computed, usual.mean, decoded)
         return max(_LEAST_LEFT * sample.tpot_ms, at_usual) + charge
 
     def _watch_drift(self, sample: Sample, ttft: float, tpot: float | None) -> None:

@@ -9,7 +9,7 @@ from ppd.core import cells
 from ppd.core.cells import Cell
 from ppd.core.learning.learner import Learner
 from ppd.core.learning.ratios import Belief
-from ppd.core.learning.verdicts import MIN_TURNS, Cost, changes, rescaled
+from ppd.core.learning.verdicts import MIN_TURNS, Cost, settled
 from ppd.core.names import Path, Provenance
 from ppd.core.records import CellRecord, Estimate, PathEstimate
 from ppd.core.score import Expected, Weights
@@ -25,8 +25,8 @@ class Proposal(msgspec.Struct, frozen=True):
 def propose(learner: Learner, published: Table, classes: Mapping[str, Weights]) -> Proposal:
     """`published` with all that was learned in it.
 
-    A cell takes over its new figures if that leaves its verdicts as they are, or changes one of them on
-    evidence; else it only takes over their scale. Cells that were visited but not in the table join it.
+    A cell takes over its new figures as far as only those verdicts change for which there is evidence, and
+    their scale in any case. Cells that were visited but not in the table join it.
     """
     own = {
         cells.make_cell(record.context, record.ratio, record.qps): record
@@ -39,12 +39,8 @@ def propose(learner: Learner, published: Table, classes: Mapping[str, Weights]) 
     for cell in sorted({*own, *visited}, key=lambda each: each.slot):
         before = published.lookup(cell.slot).expected
         now = costs(learner, cell, before)
-        proven, unproven = changes(before, now, classes)
-        if unproven and not proven:
-            figures = rescaled(before, now)
-        else:
-            figures = {path: cost.expected for path, cost in now.items()}
-            flips += [f"{cell} {name}" for name in proven]
+        figures, proven = settled(before, now, classes)
+        flips += [f"{cell} {name}" for name in proven]
         shift = max(shift, _shift(before, figures, now))
         proposed.append(_record(cell, figures, now, own.get(cell)))
     return Proposal(proposed, flips, shift)

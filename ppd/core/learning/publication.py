@@ -53,7 +53,7 @@ def improved(learner: Learner, current: TableSnapshot, explore: float, since_s: 
             cells=proposal.cells,
             explore_share=share,
             survival=grid,
-            pause_ms=mean_pause_ms(learner.learned),
+            pause_ms=_pause_ms(learner.learned, current),
         ),
         proposal.flips,
     )
@@ -63,6 +63,12 @@ def mean_pause_ms(learned: Learned) -> float:
     """By how much a locally prefilled token holds up a stream, over the decode workers; -1 = not known."""
     found = [each.pause_ms for each in learned.interference.values() if each.pause_ms > 0]
     return float(f"{sum(found) / len(found):.4g}") if found else -1.0
+
+
+def _pause_ms(learned: Learned, current: TableSnapshot) -> float:
+    """Where local prefills became too few to tell, what was known stays."""
+    found = mean_pause_ms(learned)
+    return found if found >= 0 else current.pause_ms
 
 
 def _source(proposal: Proposal, trust_moved: bool) -> str:

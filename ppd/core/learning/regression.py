@@ -25,17 +25,21 @@ class Regression(msgspec.Struct):
             for j, xj in enumerate(x):
                 row[j] = keep * row[j] + xi * xj
 
-    def solve(self, toward: Sequence[float] = (), ridge: float = 0.01) -> list[float]:
+    def solve(
+        self, toward: Sequence[float] = (), ridge: float = 0.01, weights: Sequence[float] = ()
+    ) -> list[float]:
         """The coefficients; `toward` (or zeros) where nothing was observed.
 
         The first feature is the constant 1. The others' slopes are drawn to `toward` as far as the feature
         did not vary: by `ridge` against its squared mean. So what never varied is left to the constant.
+        `weights` draw them there in any case: each is the squared noise of the target over the squared doubt
+        in `toward`, as in a Bayesian prior.
         """
         size = len(self.targets)
         a = [[*row, target] for row, target in zip(self.moments, self.targets, strict=True)]
         for i in range(size):
             mean_square = self.moments[i][0] ** 2 / self.n if i and self.n else 0.0
-            weight = ridge * mean_square + 1e-9
+            weight = ridge * mean_square + 1e-9 + (weights[i] if weights else 0.0)
             a[i][i] += weight
             a[i][size] += weight * (toward[i] if toward else 0.0)
         for i in range(size):

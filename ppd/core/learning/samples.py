@@ -23,7 +23,7 @@ _OTHER_COST = {
 }
 _PATHS = {Path.P_D, Path.D_LOCAL, Path.P_D_PULLBACK}
 _MAX_MS = 3.6e6
-_MAX_TOKENS = 10_000_000
+MAX_TOKENS = 10_000_000
 _SURVIVED = 0.5  # of the tokens that D was thought to hold
 
 
@@ -95,7 +95,7 @@ def _countable(record: TurnRecord) -> bool:
         record.p_missing_tokens,
         record.decode_running,
     )
-    return min(counts) >= 0 and max(counts) <= _MAX_TOKENS
+    return min(counts) >= 0 and max(counts) <= MAX_TOKENS
 
 
 def _cell(record: TurnRecord) -> Cell:

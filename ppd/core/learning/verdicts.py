@@ -10,6 +10,7 @@ from ppd.core.score import Expected, Weights, score
 
 SIGMAS = 2.0  # standard errors that a score must lie beyond 0 before its verdict changes
 MARGIN = 0.03  # and how far it must lie there at least
+_STEPS = 40
 MIN_TURNS = 8.0  # a cell's own turns on the path that it would leave
 
 
@@ -46,6 +47,53 @@ def changes(
         enough = abs(s) > max(MARGIN, SIGMAS * score_error(x0, x1, weights)) and left.ttft.n >= MIN_TURNS
         (proven if enough else unproven).append(name)
     return proven, unproven
+
+
+def settled(
+    before: Mapping[Path, Expected], now: Mapping[Path, Cost], classes: Mapping[str, Weights]
+) -> tuple[dict[Path, Expected], list[str]]:
+    """The figures to publish for a cell, and the SLO classes whose verdict they change.
+
+    All classes share the figures, and evidence for one may be none for another. So the figures go as far from
+    the old verdicts towards what is believed as leaves the unproven ones where they are: all the way without
+    unproven ones, and not at all without proven ones. Where the proven ones cannot change alone, all do.
+    """
+    proven, unproven = changes(before, now, classes)
+    believed = {path: cost.expected for path, cost in now.items()}
+    if not unproven:
+        return believed, proven
+    start = rescaled(before, now)
+    if not proven:
+        return start, []
+    for step in range(_STEPS - 1, 0, -1):
+        between = _between(start, believed, step / _STEPS)
+        if set(_changed(before, between, classes)) == set(proven):
+            return between, proven
+    return believed, proven
+
+
+def _changed(
+    before: Mapping[Path, Expected], after: Mapping[Path, Expected], classes: Mapping[str, Weights]
+) -> list[str]:
+    def local(figures: Mapping[Path, Expected], weights: Weights) -> bool:
+        return score(figures[Path.P_D], figures[Path.D_LOCAL], weights.ttft, weights.tpot) > 0
+
+    return [name for name, weights in classes.items() if local(before, weights) is not local(after, weights)]
+
+
+def _between(
+    start: Mapping[Path, Expected], end: Mapping[Path, Expected], share: float
+) -> dict[Path, Expected]:
+    """Geometrically, since costs differ by factors."""
+    return {
+        path: Expected(
+            start[path].ttft_ms ** (1 - share) * e.ttft_ms**share,
+            start[path].tpot_ms ** (1 - share) * e.tpot_ms**share,
+        )
+        if path in start
+        else e
+        for path, e in end.items()
+    }
 
 
 def rescaled(before: Mapping[Path, Expected], now: Mapping[Path, Cost]) -> dict[Path, Expected]:

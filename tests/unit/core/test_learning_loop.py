@@ -14,11 +14,11 @@ from ppd.core.learning.learner import DRIFT_TURNS, Learned, Learner
 from ppd.core.learning.proposal import Proposal, propose
 from ppd.core.learning.ratios import Belief
 from ppd.core.learning.samples import Unfit, sample_of
-from ppd.core.learning.verdicts import Cost, rescaled
+from ppd.core.learning.verdicts import Cost, rescaled, settled
 from ppd.core.names import Outcome, Path, Reason
 from ppd.core.placement import parse_placement
 from ppd.core.records import TurnRecord, WorkerLoad
-from ppd.core.score import SLO_CLASSES, Expected, score
+from ppd.core.score import SLO_CLASSES, Expected, Weights, score
 from ppd.core.table import Table
 
 pytestmark = pytest.mark.unit
@@ -226,6 +226,42 @@ def test_paths_that_are_chosen_at_unlike_moments_are_compared_at_one_batch():
     }
     assert tpot[Path.D_LOCAL] == pytest.approx(tpot[Path.P_D], rel=0.05)
     assert tpot[Path.P_D] == pytest.approx(14, rel=0.05)
+
+
+def test_the_charge_is_spread_over_first_turns_too():
+    """They are held up like the others, and have no local prefill of their own."""
+    load = WorkerLoad(worker_id="d0", itl_ms=8.0, running=9, prefill_speed_tokens_per_s=5_000)
+    tpot = {}
+    for first_turns in (0, 1):
+        learner = Learner(PRIOR)
+        learner.observe_load(load, 0.0)
+        for n in range(400):
+            if first_turns:
+                learner.observe(record(turn=1, n_out_tokens=300), n)
+            learner.observe(record(decode_worker="d0", decode_running=8), n)
+        cell = str(cells.cell_of(1000, 100, 100, 1.0))
+        tpot[first_turns] = learner.learned.ratios.tpot(cell, Path.D_LOCAL, 400.0).ratio
+    cost = PRIOR.lookup(cells.cell_of(1000, 100, 100, 1.0).slot).d_local.tpot_ms
+    charged = {key: ratio * cost - 10.0 for key, ratio in tpot.items()}
+    assert charged[0] == pytest.approx(4 * charged[1], rel=0.15)
+
+
+def test_a_class_without_evidence_keeps_its_verdict_where_another_one_changes():
+    before = {Path.P_D: Expected(140.0, 8.0), Path.D_LOCAL: Expected(70.0, 8.0)}
+    sure, unsure = Belief(1, 0.02, 0.1, 50), Belief(1, 0.3, 0.1, 50)
+    now = {
+        Path.P_D: Cost(Expected(4500.0, 150.0), unsure, sure),
+        Path.D_LOCAL: Cost(Expected(2800.0, 278.0), unsure, sure),
+    }
+    classes = {"interactive": Weights(2.0, 1.0), "steady": Weights(1.0, 10.0)}
+    figures, changed = settled(before, now, classes)
+    assert changed == ["steady"]
+    scores = {
+        name: score(figures[Path.P_D], figures[Path.D_LOCAL], w.ttft, w.tpot) for name, w in classes.items()
+    }
+    assert scores["interactive"] > 0
+    assert scores["steady"] < 0
+    assert figures[Path.P_D].ttft_ms > 2000, "the scale is taken over all the same"
 
 
 def test_the_charge_for_other_streams_makes_d_local_dearer():
