@@ -122,7 +122,7 @@ def weights_sweep(constants: Constants, duration_s: float, table: TableSnapshot)
 
 
 def wildchat_wins(constants: Constants, duration_s: float) -> dict[str, dict[str, int]]:
-    """Table 3: of 27 points (three placements at nine rates), how many each rule wins."""
+    """Table 3: of 27 points (three placements at nine rates), how many each rule wins; a tie is a win of all."""
     rules = {"x=0": "static:x=0", "x=1": "static:x=1", "PPD": "ppd"}
     wins = {name: {"tpot": 0, "ttft": 0, "success": 0} for name in rules}
     for placement, config in CONFIG.items():
@@ -134,11 +134,12 @@ def wildchat_wins(constants: Constants, duration_s: float) -> dict[str, dict[str
                 for name, rule in rules.items()
             }
             later = {name: [j for j in jobs if j.index > 0] for name, jobs in runs.items()}
-            # Ties go to the first, so PPD is asked last.
-            wins[min(rules, key=lambda n: fmean(j.tpot_s for j in later[n]))]["tpot"] += 1
-            wins[min(rules, key=lambda n: fmean(j.ttft_s for j in later[n]))]["ttft"] += 1
+            tpot = {name: fmean(j.tpot_s for j in turns) for name, turns in later.items()}
+            ttft = {name: fmean(j.ttft_s for j in turns) for name, turns in later.items()}
             for name, jobs in runs.items():
-                wins[name]["success"] += not any(_late(j) for j in jobs)
+                wins[name]["tpot"] += tpot[name] == min(tpot.values())
+                wins[name]["ttft"] += ttft[name] == min(ttft.values())
+                wins[name]["success"] += not any(map(_late, jobs))
     return wins
 
 
@@ -157,7 +158,8 @@ def failures(constants: Constants) -> dict[str, list[float]]:
 
 
 def _late(job: Job) -> bool:
-    return job.end_s - job.sent_s > TIMEOUT_S
+    """By the client's clock: from when it wanted to ask, its own queue included."""
+    return job.e2e_s > TIMEOUT_S
 
 
 def handoff(placement: str = "1P1D") -> list[tuple[float, float]]:

@@ -23,6 +23,22 @@ from simulator.calibrate import Band, Error
 from simulator.sweep import Constants
 
 _TARGET = 0.10
+# Share of the 18 workloads, %, at QPS 8, 12, 16, 20.
+PUBLISHED_TABLE5 = {
+    "3P_1D": (11, 44, 61, 89),
+    "3P_1pD": (6, 22, 44, 67),
+    "2P_2D": (0, 6, 11, 22),
+    "2P_2pD": (0, 0, 6, 11),
+    "4R": (0, 0, 0, 0),
+}
+# The released sweep: workloads whose first or second turn has a p99 end to end beyond 30 s.
+RAW_TABLE5 = {
+    "3P_1D": (0, 11, 11, 11),
+    "3P_1pD": (11, 50, 55, 55),
+    "2P_2D": (5, 16, 50, 55),
+    "2P_2pD": (5, 16, 44, 50),
+    "4R": (5, 22, 50, 50),
+}
 _WORST = 25
 
 
@@ -160,13 +176,23 @@ def _tables(page: Page, results: Results) -> None:
         ("", "TPOT", "TTFT", "100 % success"),
         [(name, w["tpot"], w["ttft"], w["success"]) for name, w in results.wildchat.items()],
     )
+    page.text(
+        "A tie counts for all. At weights (1, 1) the released measurements say D-local in nearly every cell, so "
+        "PPD is x=1 here; the paper's 12 and 14 wins need a table with other verdicts than theirs gives. Each "
+        "hand-off holds a step of D up in the fitted model, hence x=0 wins no TPOT at these rates."
+    )
     page.heading("Table 5: workloads with a request beyond 30 s, %, at QPS 8, 12, 16, 20")
     page.text(
-        "Published: 3P_1D 11/44/61/89 at x=0 and 6/22/44/67 at x=1, 2P_2D 0/6/11/22 and 0/0/6/11, 4R 0. "
-        "There a failure is one of the real system's, crashes included; here only slowness can be one."
+        "By the client's clock, whose own queue counts. Published: 4R 0, and the two placements below at x=0 and "
+        "x=1; that 4R never fails does not agree with the released measurements, in which half of its workloads "
+        "have a first turn beyond 30 s at QPS 16 and 20. Crashes, which [raw] has too, are not modelled."
     )
     page.table(
-        ("", "8", "12", "16", "20"), [(c, *(f"{v:.0f}" for v in r)) for c, r in results.failures.items()]
+        ("simulated [raw, crashes apart] (published)", "8", "12", "16", "20"),
+        [
+            (c, *(_three(*each) for each in zip(row, RAW_TABLE5[c], PUBLISHED_TABLE5[c], strict=True)))
+            for c, row in results.failures.items()
+        ],
     )
 
 
@@ -195,6 +221,10 @@ def _experiments(page: Page, results: Results) -> None:
     )
     page.table(tuple(results.links[0]), [[f"{v:.1f}" for v in row.values()] for row in results.links])
     page.heading("Figure 6: share D-local, %, as the weight of TPOT grows (published: 95, 50, 20 at 1, 3, 6)")
+    page.text(
+        "From the released sweep no such curve comes: x=1 saves half of the TTFT and adds 1 to 3 % to TPOT, so "
+        "the verdict of a cell turns at weights of 20 and more."
+    )
     page.table(
         ("w_tpot", "seed table", "simulated table"),
         [

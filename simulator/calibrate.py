@@ -23,18 +23,14 @@ _FITTED = tuple(Constants.__struct_fields__)
 
 
 def split(points: Iterable[Point], seed: int = 0) -> tuple[list[Point], list[Point]]:
-    """Usable points for the fit, and the others; the same for the same seed.
-
-    Placements that mix replicas with P and D are for the judgement alone: how the authors' router spread
-    conversations over them is not known.
-    """
+    """Usable points for the fit, and the others; the same for the same seed."""
     rng = random.Random(seed)
     train: list[Point] = []
     held_out: list[Point] = []
     for point in points:
         chosen = rng.random() < TRAIN_SHARE  # drawn for unusable ones too: no point's part depends on another
         if point.usable:
-            (train if chosen and point.config not in HYBRIDS else held_out).append(point)
+            (train if chosen else held_out).append(point)
     return train, held_out
 
 

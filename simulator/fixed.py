@@ -11,7 +11,7 @@ class FixedRouter:
     """`local` names the decode workers that append-prefill; all others get later turns by way of P.
 
     As the measured TPOTs show (one mode on decode workers, several on replicas), conversations go round the
-    decode workers but fall on replicas at random; beside both they choose by the number of R and P.
+    decode workers but fall on replicas at random; where there are both, each of them gets the same share.
     `stray`: the share of turns meant to be D-local that go over P nevertheless.
     """
 
@@ -39,7 +39,7 @@ class FixedRouter:
 
     def _new_home(self, cluster: Cluster) -> Worker:
         replicas, decodes = cluster.of(Role.REPLICA), cluster.of(Role.DECODE)
-        if replicas and self._rng.randrange(len(replicas) + len(cluster.of(Role.PREFILL))) < len(replicas):
+        if replicas and self._rng.randrange(len(replicas) + len(decodes)) < len(replicas):
             return self._rng.choice(replicas)
         self._next += 1
         return decodes[self._next % len(decodes)]

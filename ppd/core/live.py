@@ -4,7 +4,8 @@ The table's TTFT holds the queueing that is usual at a cell's rate, and the work
 shape. From load reports and from what the turn really needs:
 
 - P->D: the shape's idle TTFT, plus P's queued prefill tokens and the tokens that P lacks beyond the shape's
-  (the longer a conversation stayed D-local, the more), at P's prefill speed.
+  (the longer a conversation stayed D-local, the more), at P's prefill speed; and the moving of what D lacks
+  beyond the shape's, where the link's speed is known.
 - D-local: likewise with D's queue and the tokens that D lacks. Where D's KV memory is nearly full, part of
   the conversation is taken as evicted. What was measured beyond idle shrinks with D's batch; what it grows
   by is in the queue.
@@ -46,13 +47,19 @@ def correct(turn: Turn, view: View, row: Row, table: Table) -> dict[Path, Expect
     d_wait = d.queued_prefill_tokens * d_ms + usual.d_local_excess_ms * crowding
     p_wait = p.queued_prefill_tokens * p_ms
 
-    ttft_p_d = max(p_wait + _service(usual.p_d_idle_ms, usual.p_tokens, p_lacks, p_ms), d_wait)
+    moved_ms = 0.0  # of the KV that D lacks beyond the shape's
+    if view.link_bytes_per_s > 0:
+        more_bytes = max(0, d_lacks - usual.d_tokens) * view.kv_bytes_per_token
+        moved_ms = 1e3 * more_bytes / view.link_bytes_per_s
+    computed_ms = _service(usual.p_d_idle_ms, usual.p_tokens, p_lacks, p_ms)
+    ttft_p_d = max(p_wait + computed_ms + moved_ms, d_wait)
     ttft_d_local = d_wait + _service(usual.d_local_idle_ms, usual.d_tokens, d_lacks, d_ms)
 
     scale = d.itl_ms / row.p_d.tpot_ms if d.itl_ms >= _LEAST_ITL_MS else 1.0
     interference_ms = table.interference_ms
     if not table.interference_learned:
-        interference_ms *= d_ms * table.prefill_tokens_per_s / 1e3  # on this D's speed
+        # The table's speed is a lower bound: a D that is slower than that is another kind of hardware.
+        interference_ms *= max(1.0, d_ms * table.prefill_tokens_per_s / 1e3)
     tpot_p_d = row.p_d.tpot_ms * scale
     tpot_d_local = tpot_p_d + interference_ms * d.running * d_lacks / (view.n_out_mean or usual.decoded)
 

@@ -20,6 +20,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     seq_overhead_s: float = 0.0  # sampling and detokenizing, per sequence in a step
     prefill_overhead_s: float = 0.0  # a step with prefill in it leaves the CUDA graph
     pulls_in_order: bool = False  # nobody is admitted before the KV of those who came earlier is there
+    send_s: float = 0.0  # a prefill whose KV another engine will read holds its last step up so long
     receive_s: float = 0.0  # KV that came from elsewhere holds the step up that first uses it
 
     def __post_init__(self) -> None:

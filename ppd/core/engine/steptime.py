@@ -28,6 +28,7 @@ def mixed_step_s(
         + config.step_overhead_s
         + config.prefill_overhead_s
         + config.seq_overhead_s * len(running)
+        + config.send_s * sum(1 for r, n in chunks if r.lease and r.computed + n == r.tokens)
         + config.receive_s * sum(1 for r, n in chunks if n == 1 and r.pulled_tokens)
     )
 

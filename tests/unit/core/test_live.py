@@ -64,6 +64,16 @@ def test_what_p_lacks_makes_p_d_dearer():
     assert corrected(turn(p_cached=2048))[Path.P_D].ttft_ms < 100
 
 
+def test_a_paste_takes_its_time_over_a_slow_link():
+    def p_d(bytes_per_s, n_in):
+        one = turn(n_in=n_in, n_ctx=2048, p_cached=1024)
+        view = View(worker(), worker(), kv_bytes_per_token=100_000, link_bytes_per_s=bytes_per_s)
+        return live.correct(one, view, ROW, TABLE)[Path.P_D].ttft_ms
+
+    assert p_d(1e9, 1128) - p_d(0, 1128) == pytest.approx(100)  # 1,000 tokens more than the shape's
+    assert p_d(1e9, 100) == p_d(0, 100)
+
+
 def test_the_queue_of_d_is_added_to_d_local_and_hides_behind_p():
     got = corrected(d=worker(queued_prefill_tokens=900))
     assert got[Path.D_LOCAL].ttft_ms == pytest.approx(140)
