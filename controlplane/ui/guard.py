@@ -6,6 +6,9 @@ from ipaddress import ip_address
 from controlplane.access import is_admin
 from controlplane.errors import ApiError
 
+_LOCAL_ONLY = (
+    "the frontend has no admin key (PPD_ADMIN_KEY): it shows its data on its own loopback address only"
+)
 _PROXIES = (b"forwarded", b"x-forwarded-for", b"via")
 
 
@@ -31,9 +34,7 @@ class Guard:
             if not is_admin(headers, self._key):
                 raise ApiError(403, "this needs the admin key", code="admin_key_needed")
         elif not (self._local and loopback(client) and _direct(headers)):
-            raise ApiError(
-                403, "no admin key is set, so the data is shown on loopback only", code="local_only"
-            )
+            raise ApiError(403, _LOCAL_ONLY, code="local_only")
 
 
 def _direct(headers: Mapping[bytes, bytes]) -> bool:
