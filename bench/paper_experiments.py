@@ -122,7 +122,7 @@ def weights_sweep(constants: Constants, duration_s: float, table: TableSnapshot)
 
 
 def wildchat_wins(constants: Constants, duration_s: float) -> dict[str, dict[str, int]]:
-    """Table 3: of 27 points (three placements at nine rates), how many each rule wins; a tie is a win of all."""
+    """Table 3: how many of 27 points (three placements at nine rates) each rule wins; all win a tie."""
     rules = {"x=0": "static:x=0", "x=1": "static:x=1", "PPD": "ppd"}
     wins = {name: {"tpot": 0, "ttft": 0, "success": 0} for name in rules}
     for placement, config in CONFIG.items():

@@ -16,6 +16,7 @@ MAX_EXPLORE = 0.1
 EVERY_S = 10.0  # a table is considered so often at most
 REFRESH_S = 120.0  # moved figures without a changed verdict are published so often at most
 _SHIFT = log(1.15)  # figures that moved by less are not news
+_ENOUGH_WINDOWS = 20.0  # of two seconds each, before a fit over them is believed
 _NAMED = 3  # verdicts that the source names
 
 
@@ -33,7 +34,8 @@ def improved(learner: Learner, current: TableSnapshot, explore: float, since_s: 
     """The version to publish in place of `current`, or None while there is no reason for one.
 
     Reasons: a verdict that changed on evidence; the share of exploration, `explore` by default; a class of
-    idle time and KV pressure that became trusted or distrusted; and, `since_s` after the last publication,
+    idle time and KV pressure that became trusted or distrusted; that it became known what a local prefill
+    costs others; and, `since_s` after the last publication,
     figures that moved. A frozen table has none.
     """
     if current.frozen:
@@ -43,7 +45,10 @@ def improved(learner: Learner, current: TableSnapshot, explore: float, since_s: 
     grid = [[round(p, 3) for p in row] for row in learner.learned.survival.grid()]
     trust_moved = distrusted(grid) != distrusted(current.survival)
     moved = since_s >= REFRESH_S and proposal.shift > _SHIFT
-    if not (proposal.flips or share != current.explore_share or trust_moved or moved):
+    pause_ms = _pause_ms(learner.learned, current)
+    sure = any(each.fit.n >= _ENOUGH_WINDOWS for each in learner.learned.interference.values())
+    pause_known = sure and pause_ms >= 0 > current.pause_ms
+    if not (proposal.flips or share != current.explore_share or trust_moved or pause_known or moved):
         return None
     return Improved(
         msgspec.structs.replace(
@@ -53,7 +58,7 @@ def improved(learner: Learner, current: TableSnapshot, explore: float, since_s: 
             cells=proposal.cells,
             explore_share=share,
             survival=grid,
-            pause_ms=_pause_ms(learner.learned, current),
+            pause_ms=pause_ms,
         ),
         proposal.flips,
     )

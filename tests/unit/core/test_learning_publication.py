@@ -100,3 +100,23 @@ def test_what_a_local_token_costs_others_reaches_the_table():
     assert better.snapshot.pause_ms == pytest.approx(0.2)
     assert Table(better.snapshot).interference_ms == pytest.approx(0.2)
     assert Table(SEED).interference_ms != pytest.approx(0.2)
+
+
+def test_what_a_local_token_costs_is_news_of_its_own_once_it_is_sure():
+    learner = taught(record())
+    table = msgspec.structs.replace(SEED, explore_share=0.01, pause_ms=-1.0)
+    news = []
+    for window in range(30):
+        load = WorkerLoad(worker_id="d", itl_ms=8, running=4, prefill_speed_tokens_per_s=5000)
+        learner.observe_load(load, 1e9 + 2.5 * window)
+        news.append(improved(learner, table, 0.01, 0.0) is not None)
+    assert not any(news[:20])
+    assert all(news[25:])
+    assert improved(learner, msgspec.structs.replace(table, pause_ms=0.1), 0.01, 0.0) is None
+
+
+def test_what_a_local_token_costs_outlasts_a_lull():
+    learner = taught(*[record() for _ in range(20)])
+    better = improved(learner, msgspec.structs.replace(SEED, pause_ms=0.1), 0.01, 1e9)
+    assert better is not None
+    assert better.snapshot.pause_ms == 0.1
