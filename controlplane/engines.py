@@ -93,8 +93,7 @@ class Engines:
             return await self._prefill(worker, path, headers, body)
         except (asyncio.CancelledError, EngineFailedError):
             # P may have finished just now: nobody knows its blocks then, and they would wait for their lease.
-            if worker.record.releases:
-                self._start_release(worker, handoff.unwanted_body(request_id))
+            self.unwanted(worker, request_id)
             raise
 
     async def _prefill(self, worker: Worker, path: bytes, headers: bytes, body: bytes) -> Prefilled:
@@ -120,6 +119,11 @@ class Engines:
                 connection.close()
         except (UpstreamError, msgspec.DecodeError):
             return None
+
+    def unwanted(self, prefill: Worker, request_id: str) -> None:
+        """Have P free what it prefilled, or prefills, for a turn, if it can be told so."""
+        if prefill.record.releases:
+            self._start_release(prefill, handoff.unwanted_body(request_id))
 
     def release(self, decode: Worker, prefilled: Prefilled) -> None:
         """Have P's blocks freed, in the background, after a turn that died before D was asked for it."""

@@ -50,14 +50,30 @@ class Legs:
                 await self._answer_of_prefill(turn, prefilled)
                 return
             with turn.spans.leg(names.SPAN_DECODE, {"ppd.worker": plan.decode.name}) as span:
-                connection = await self._ask_decode(turn, plan.decode, prefilled, span)
                 try:
-                    if turn.request.stream:
-                        await self._relay_stream(turn, plan.decode, connection, reservation)
-                    else:
-                        await self._relay_whole(turn, plan.decode, connection)
-                finally:
-                    connection.close()
+                    await self._decode(turn, plan.decode, prefilled, reservation, span)
+                except asyncio.CancelledError:
+                    if turn.handed_off and not turn.first_s and turn.prefill_worker is not None:
+                        # Whether D has read what P holds for it, or was asked at all, is not known.
+                        self._engines.unwanted(turn.prefill_worker, turn.request_id)
+                    raise
+
+    async def _decode(
+        self,
+        turn: TurnState,
+        worker: Worker,
+        prefilled: Prefilled | None,
+        reservation: Reservation,
+        span: Span,
+    ) -> None:
+        connection = await self._ask_decode(turn, worker, prefilled, span)
+        try:
+            if turn.request.stream:
+                await self._relay_stream(turn, worker, connection, reservation)
+            else:
+                await self._relay_whole(turn, worker, connection)
+        finally:
+            connection.close()
 
     async def _prefill(self, turn: TurnState, plan: Plan) -> Prefilled | None:
         """The hop through P, or through another P; None where none of them could: D then does it all."""

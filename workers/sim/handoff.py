@@ -8,12 +8,13 @@ import msgspec
 from aiohttp import web
 
 from ppd.core.engine import Engine, Link, Port, Request
-from ppd.core.names import Role
+from ppd.core.names import KV_RELEASE, KV_REQUEST_ID, Role
 from workers.sim.driver import Driver
 from workers.sim.faults import Faults
 from workers.sim.settings import SimSettings
 
 KvParams = dict[str, Any]
+_REMEMBERED = 8192
 
 
 class Handoff:
@@ -29,6 +30,21 @@ class Handoff:
         bytes_per_s = settings.link_gb_per_s * 1e9 or profile.link_bytes_per_s
         self._link = Link(bytes_per_s, settings.setup_ms * 1e-3)
         self._egress = Port()
+        self._prefills: dict[str, str] = {}  # of late: our id by that of the frontend's turn
+
+    def begins(self, params: KvParams | None, request_id: str) -> None:
+        """A request comes in: if it is a turn's prefill, that turn may later be called off."""
+        if params and params.get("do_remote_decode") and (turn := params.get(KV_REQUEST_ID)):
+            self._prefills[str(turn)] = request_id
+            if len(self._prefills) > _REMEMBERED:
+                del self._prefills[next(iter(self._prefills))]
+
+    def called_off(self, params: KvParams) -> bool:
+        """Whether these say that nobody will read what is prefilled for a turn; it is stopped, or freed."""
+        turn = params.get(KV_RELEASE)
+        if turn:
+            self._driver.abort(self._prefills.pop(str(turn), ""))
+        return bool(turn)
 
     def leases(self, params: KvParams | None) -> bool:
         """Whether a request with these parameters keeps its blocks after its end."""

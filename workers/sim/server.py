@@ -32,7 +32,7 @@ _MAX_BODY_BYTES = 64 << 20
 
 
 class SimServer:
-    """The HTTP surface. Everything happens on one event loop."""
+    """The HTTP surface, on one event loop."""
 
     def __init__(self, settings: SimSettings, engine: Engine) -> None:
         self.settings = settings
@@ -103,13 +103,16 @@ class SimServer:
 
     def _refuse_kv(self, kv: KvParams | None) -> None:
         """A request refused before it was admitted: vLLM's D then tells P to free the blocks."""
-        if kv is not None and kv.get("do_remote_prefill") and readable(kv):
+        if kv is None or not kv.get("do_remote_prefill") or self.handoff.called_off(kv):
+            return
+        if readable(kv):
             task = asyncio.create_task(self.peers.read(kv, 0, 0))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
     async def _serve(self, http: web.Request, asked: Asked, request_id: str) -> web.StreamResponse:
         created = int(time.time())
+        self.handoff.begins(asked.body.kv_transfer_params, request_id)
         response: web.StreamResponse | None = None
         writer: StreamWriter | None = None
         if asked.body.stream:
@@ -266,7 +269,7 @@ class SimServer:
         return web.json_response({"evicted": pool.evict(int(http.query.get("blocks", pool.idle)))})
 
     async def crash(self, _: web.Request) -> web.Response:
-        """Die at once, as on SIGKILL."""
+        """As on SIGKILL."""
         os.kill(os.getpid(), signal.SIGKILL)
         return web.Response()
 
@@ -309,6 +312,7 @@ class SimServer:
             tensor_parallel=1,
             max_batch_tokens=config.max_batch_tokens,
             bidirectional=settings.pullback,
+            releases=settings.role is Role.PREFILL,
         )
 
 
