@@ -18,7 +18,7 @@ export function showCell(choice) {
   const added = figures["d-local"].tpot_ms.mean / figures["p-d"].tpot_ms.mean - 1;
   return box.replaceChildren(
     el("h3", { class: "mono" }, name(slot)),
-    el("p", { class: "verdict" }, el("b", { class: `swatch ${path}` }, nameOf(path)), ` for ${slo}: staying on D ${change(saved, "saves", "costs")} of TTFT and ${change(added, "adds", "saves")} of TPOT.`),
+    el("p", { class: "verdict" }, el("b", { class: `swatch ${path}` }, nameOf(path)), ` for ${slo}: staying on D ${change(saved, "saves", "costs", "TTFT")} and ${change(added, "adds", "saves", "TPOT")}.`),
     el("p", { class: "sum mono" }, `${ttft} × ${signed(saved)} − ${tpot} × ${signed(added)} = `, el("b", {}, signed(value))),
     el("p", {}, why(own, slot, source, name)),
     el("table", { class: "figures-of" }, el("caption", { class: "hidden" }, `Figures of ${name(source)}`), head(), el("tbody", {}, ...Object.entries(figures).map(row))),
@@ -26,7 +26,7 @@ export function showCell(choice) {
   );
 }
 
-const change = (share, more, less) => `${share < 0 ? less : more} ${percent(Math.abs(share))}`;
+const change = (share, more, less, of) => (Math.abs(share) < 0.005 ? `leaves ${of} as it is` : `${share < 0 ? less : more} ${percent(Math.abs(share))} of ${of}`);
 
 function why(own, slot, source, name) {
   if (source === slot) return "Its own measurements decide.";

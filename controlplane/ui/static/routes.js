@@ -51,7 +51,7 @@ function showTtft(late, found) {
   const words = rows.map((path) => `${nameOf(path)}: median ${ms(late.paths[path].ttft_ms.p50)}, 95th percentile ${ms(late.paths[path].ttft_ms.p95)}`);
   const chart = svg("svg", { class: "strips", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words.join("; ") });
   const ticks = TICKS.filter((each) => each >= low && each <= to);
-  for (const tick of ticks.filter((_, i) => width > 420 || i % 2 === 0)) {
+  for (const tick of ticks.filter((_, i) => width > 420 || ticks.length < 6 || i % 2 === 0)) {
     chart.append(
       svg("line", { x1: x(tick), x2: x(tick), y1: 0, y2: height - 20, class: "grid" }),
       svg("text", { x: x(tick), y: height - 5, class: `tick${tick === low ? " first" : tick === to ? " last" : ""}` }, tick >= 1000 ? `${tick / 1000} s` : `${tick} ms`),

@@ -72,7 +72,7 @@ function update(node, worker) {
 function extra(worker) {
   if (worker.queued_prefill_tokens) return `${count(worker.queued_prefill_tokens)} tokens queued`;
   if (worker.itl_ms) return `${ms(worker.itl_ms)} a token`;
-  return worker.prefill_tokens_per_s >= 1 ? `${count(worker.prefill_tokens_per_s)} tokens/s` : "";
+  return worker.prefill_tokens_per_s >= 1 ? `${count(Math.round(worker.prefill_tokens_per_s))} tokens/s` : "";
 }
 
 function line(values) {
