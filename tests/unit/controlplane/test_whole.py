@@ -85,7 +85,7 @@ async def test_an_explicit_id_binds_where_the_history_does_not() -> None:
 
 
 async def test_the_queue_holds_for_these_too() -> None:
-    async with running({"d0": Role.DECODE}, max_running=1, queue_s=0.05, **QUICK) as stack:
+    async with running({"d0": Role.DECODE}, max_running=1, queue_s=0.05) as stack:
         stack.engines["d0"].faults.append(Fault("stall"))
         body = {"model": "m", "input": "x"}
         waiting = asyncio.create_task(stack.http.post(stack.url + "/v1/responses", json=body))
