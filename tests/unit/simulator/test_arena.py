@@ -51,3 +51,14 @@ def test_always_local_loses_where_p_is_idle():
     table = seeds.load(seeds.name(condition.placement))
     remote, local = (simulate(condition, p, 0, 40.0, table).goodput for p in ("static:x=0", "static:x=1"))
     assert local < 0.6 * remote
+
+
+@pytest.mark.parametrize("name", ["prefill-idle", "prefill-heavy", "mixed-fleet"])
+def test_ours_is_near_the_better_of_both_paths_whichever_that_is(name):
+    condition = next(c for c in conditions(None) if c.name == name)
+    table = seeds.load(seeds.name(condition.placement))
+    remote, local, ours = (
+        simulate(condition, p, 0, 60.0, table).goodput for p in ("static:x=0", "static:x=1", OURS)
+    )
+    assert abs(remote - local) > 0.05  # it matters
+    assert ours > 0.95 * max(remote, local)
