@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ppd.core.names import SPAN_DECODE, SPAN_KV_TRANSFER, Role
+from ppd.core.names import SPAN_DECODE, SPAN_KV_TRANSFER, SPAN_ROUTE, Role
 from ppd.runtime import tracing
 from tests.contract.controlplane.conftest import Cluster, Stack, until
 from tests.support.otlp import ERROR, OtlpSink, SeenSpan
 from tests.unit.controlplane.fakes import Fault
+from tests.unit.controlplane.test_migration import break_the_first
 from workers.connector.spans import Puller, emit_span
 from workers.connector.transfers import Origin, Transfer
 
@@ -120,6 +121,25 @@ async def test_a_retry_is_a_span_of_its_own_and_the_first_try_says_why(
     assert failed[0].message
     moved = [span for span in await collected(sink, TURN, 1) if span.attributes["ppd.retries"]]
     assert [span.attributes["ppd.reason"] for span in moved] == ["decode-failed"]
+
+
+async def test_a_stream_that_moves_stays_one_trace(
+    cluster: Cluster, sink: OtlpSink, traced: Callable[..., None]
+) -> None:
+    await cluster.register("d1", Role.DECODE)
+    stack = await cluster.frontend()
+    traced(stack)
+    break_the_first(stack, "close", 3)
+    async with await stack.chat("hi", stream=True) as answer:
+        assert "[DONE]" in await answer.text()
+    (turn,) = await collected(sink, TURN, 1)
+    routes, decodes = await collected(sink, SPAN_ROUTE, 2), await collected(sink, SPAN_DECODE, 2)
+    assert turn.attributes["ppd.migrations"] == 1
+    assert turn.events == ("first_token",)
+    assert {span.trace_id for span in (*routes, *decodes)} == {turn.trace_id}
+    first, second = sorted(decodes, key=lambda span: span.start_ns)
+    assert (first.status, second.status) == (ERROR, 0)
+    assert {first.attributes["ppd.worker"], second.attributes["ppd.worker"]} == {"d0", "d1"}
 
 
 async def test_the_engines_transfer_belongs_to_the_turn(
