@@ -24,6 +24,7 @@ class Client:
         self.started = False
         self.finished = False
         self.gone = False
+        # One chunk, at once; False = the client lags: wait for `drained` before the next one.
         self.push = self._wire.write
         self._task = asyncio.current_task()
         self._late = False
