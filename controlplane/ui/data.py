@@ -12,6 +12,7 @@ from controlplane.ask_planner import Planner
 from controlplane.errors import ApiError
 from controlplane.ui import cluster, table, turns
 from controlplane.ui.guard import Guard
+from ppd.core import cells
 from ppd.core.records import TurnRecord
 
 if TYPE_CHECKING:
@@ -75,6 +76,18 @@ def router(parts: "Parts") -> APIRouter:
         if found is None:
             raise ApiError(404, "there is no table for this model and placement yet")
         return _json(table.grid(found))
+
+    @routes.get("/learned")
+    async def learned(model: Name, placement: Name, cell: Name) -> Response:
+        """What the planner believes of a cell now, published or not."""
+        try:
+            context, ratio, qps = cells.parse_cell(cell)
+        except ValueError as error:
+            raise ApiError(400, str(error)) from None
+        n_in, n_out = cells.SHAPES[ratio]
+        turn = {"n_ctx": cells.CONTEXT_TOKENS[context], "n_in": n_in, "n_out": n_out, "qps": qps}
+        answer = await planner.ask("explain", {"model": model, "placement": placement} | turn)
+        return _json(answer.get("learned"))
 
     @routes.get("/history")
     async def history(model: Name, placement: Name) -> Response:

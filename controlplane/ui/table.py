@@ -11,6 +11,7 @@ from ppd.core.table import Table
 
 def grid(table: Table) -> dict[str, Any]:
     """`verdicts[class][slot]` is [score, slot of the cell whose figures decide]; a score above 0 is D-local.
+    `classes[class]` is its two weights and its two limits in ms, 0 = none.
 
     `cells[slot]` has a cell's own figures by path, empty where nothing was measured. Slots are those of
     `ppd.core.cells`: context, then type of turn, then QPS level.
@@ -32,7 +33,7 @@ def grid(table: Table) -> dict[str, Any]:
         "levels": cells.QPS_LEVELS,
         "contexts": [[context, cells.CONTEXT_TOKENS[context]] for context in cells.Context],
         "ratios": [[ratio, *cells.SHAPES[ratio]] for ratio in cells.Ratio],
-        "classes": {name: [weights.ttft, weights.tpot] for name, weights in classes.items()},
+        "classes": {name: [w.ttft, w.tpot, w.ttft_limit_ms, w.tpot_limit_ms] for name, w in classes.items()},
         "verdicts": {name: _verdicts(table, weights) for name, weights in classes.items()},
         "cells": [
             {

@@ -1,7 +1,7 @@
 // The table as a heat map: one for each SLO class, walked with the arrow keys.
 
 import { Refused, get } from "./api.js";
-import { showCell } from "./cell.js";
+import { limitWords, showCell } from "./cell.js";
 import { byId, el, keyed, say } from "./dom.js";
 import { percent, plural, score, when } from "./format.js";
 
@@ -67,8 +67,8 @@ export class Heat {
       Object.entries(this.table.classes),
       ([name]) => name,
       ([name]) => el("button", { type: "button", role: "tab", on: { click: () => this.choose(name) } }, el("b", {}, name), el("span", { class: "note" })),
-      (node, [name, [ttft, tpot]]) => {
-        say(node.children[1], `TTFT×${ttft} TPOT×${tpot}`);
+      (node, [name, [ttft, tpot, ...limits]]) => {
+        say(node.children[1], `TTFT×${ttft} TPOT×${tpot} ${limitWords(limits)}`.trim());
         node.setAttribute("aria-selected", name === this.slo);
         node.tabIndex = name === this.slo ? 0 : -1;
       },

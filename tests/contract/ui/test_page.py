@@ -96,6 +96,7 @@ def test_the_table_is_walked_by_keyboard(page: Any) -> None:
     expect(cell).to_contain_text("small/short_gen@1")
     expect(cell).to_contain_text("decide")
     expect(cell.locator("tbody tr")).to_have_count(2)
+    expect(cell).to_contain_text("learned online")
     before = cell.locator(".sum").inner_text()
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("ArrowRight")

@@ -159,7 +159,8 @@ def test_the_grid_says_of_every_cell_what_the_table_would_decide() -> None:
     known = Table(load_seed("h100-llama-3.1-8b-1P3D"))
     found = table.grid(known)
     assert len(found["cells"]) == cells.N_CELLS
-    for name, (ttft, tpot) in found["classes"].items():
+    for name, (ttft, tpot, *limits) in found["classes"].items():
+        assert limits == [0, 0]
         for slot, verdict in enumerate(known.verdicts(ttft, tpot)):
             score, source = found["verdicts"][name][slot]
             assert (score > 0) == (verdict.path is Path.D_LOCAL)
