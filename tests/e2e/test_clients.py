@@ -30,7 +30,8 @@ main(parser.parse_args())
 def blocks(language: str) -> dict[str, str]:
     """The code of the page, by the heading above it."""
     found, heading = {}, ""
-    for match in re.finditer(r"^#+ ([^\n]*)$|^```(\w+)\n(.*?)^```$", DOCS.read_text(), re.MULTILINE | re.DOTALL):
+    pattern = re.compile(r"^#+ ([^\n]*)$|^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    for match in pattern.finditer(DOCS.read_text()):
         heading = match[1] or heading
         if match[2] == language:
             found[heading] = match[3]
