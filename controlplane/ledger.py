@@ -16,7 +16,6 @@ from ppd.core.names import Outcome, Path, Reason
 from ppd.core.records import TurnRecord
 
 _RECENT = 256
-_RECOMPUTED_TOKENS = 256  # of fewer it is no matter who computes them
 
 
 class Ledger:
@@ -59,25 +58,11 @@ class Ledger:
                 for direction in moved.needless:
                     turn.spans.needless_transfer(direction)
             self._transfers.closed(record)
-            self._judge_transfer(turn, now_s)
         self._count(turn, record)
         self.recent.append(record)
         if turn.placed:
             self._recorder.add(record)
         turn.spans.end(turn.status, _attributes(turn, record) if turn.spans.recording else {})
-
-    def _judge_transfer(self, turn: TurnState, now_s: float) -> None:
-        """D says how much of the prompt it pulled or had: much less than P computed, and KV did not pass. An
-        engine whose connector reports failures itself says so by `KvMoved`."""
-        usage, prefill = turn.usage, turn.prefill_worker
-        if usage is None or prefill is None or usage.cached_tokens < 0 or turn.migrations:
-            return
-        computed = usage.prompt_tokens - usage.cached_tokens
-        decode = turn.plan.decode
-        if computed > max(_RECOMPUTED_TOKENS, usage.cached_tokens):
-            self._cluster.transfer_failed(prefill, decode, f"{computed} tokens were computed again", now_s)
-        else:
-            self._cluster.pairs.worked(prefill.id, decode.id, now_s)
 
     def _learn(self, turn: TurnState) -> None:
         usage = turn.usage

@@ -4,9 +4,11 @@ Each engine of such a pair may be well, and serve others: a broken link, a firew
 """
 
 from collections import OrderedDict
+from math import inf
 
 _FIRST_S = 5.0
 _LONGEST_S = 300.0
+_FORGIVEN_S = 60.0  # without a failure, and as long as the last rest: the next one is the first again
 _MAX_PAIRS = 4096
 
 
@@ -18,21 +20,16 @@ class Pairs:
 
     def failed(self, prefill_id: str, decode_id: str, now_s: float) -> float:
         """A transfer failed. For how long the pair is set aside, in seconds; 0 where it was already."""
-        until_s, backoff_s = self._failed.pop((prefill_id, decode_id), (0.0, 0.0))
+        until_s, backoff_s = self._failed.pop((prefill_id, decode_id), (-inf, 0.0))
         fresh = now_s >= until_s  # else it is one of those that were under way at the first failure
         if fresh:
-            backoff_s = min(backoff_s * 2, _LONGEST_S) or _FIRST_S
+            in_a_row = now_s < until_s + max(backoff_s, _FORGIVEN_S)
+            backoff_s = min(backoff_s * 2, _LONGEST_S) if in_a_row else _FIRST_S
             until_s = now_s + backoff_s
         self._failed[prefill_id, decode_id] = (until_s, backoff_s)
         if len(self._failed) > _MAX_PAIRS:
             self._failed.popitem(last=False)
         return backoff_s if fresh else 0.0
-
-    def worked(self, prefill_id: str, decode_id: str, now_s: float) -> None:
-        """A transfer passed. One that was under way when others failed does not end the pair's rest."""
-        known = self._failed.get((prefill_id, decode_id))
-        if known is not None and now_s >= known[0]:
-            del self._failed[prefill_id, decode_id]
 
     def usable(self, prefill_id: str, decode_id: str, now_s: float) -> bool:
         if not self._failed:

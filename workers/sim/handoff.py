@@ -1,6 +1,8 @@
 """The NIXL handshake as vLLM's connector speaks it, and the source's side of a read."""
 
 import asyncio
+import contextlib
+import socket
 import time
 from typing import Any
 
@@ -9,6 +11,9 @@ from aiohttp import web
 
 from ppd.core.engine import Engine, Link, Port, Request
 from ppd.core.names import KV_RELEASE, KV_REQUEST_ID, Role
+from ppd.core.records import KvMoved
+from workers.connector.transfers import WORKER_ID
+from workers.reports import REPORTS_SOCKET, pack
 from workers.sim.driver import Driver
 from workers.sim.faults import Faults
 from workers.sim.settings import SimSettings
@@ -46,6 +51,21 @@ class Handoff:
             self._driver.abort(self._prefills.pop(str(turn), ""))
         return bool(turn)
 
+    def report_failure(self, params: KvParams) -> None:
+        """Tell the agent, as the connector does, that nothing came of a read."""
+        if self._settings.run_dir is None:
+            return
+        report = KvMoved(
+            request_id=str(params.get(KV_REQUEST_ID, "")),
+            worker_id=self._settings.worker_id,
+            source_worker_id=str(params.get(WORKER_ID, "")),
+            direction="p-d" if params.get("do_remote_prefill") else "d-p",
+            error="the blocks could not be read",
+        )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out, contextlib.suppress(OSError):
+            out.setblocking(False)
+            out.sendto(pack(report), str(self._settings.run_dir / REPORTS_SOCKET))
+
     def leases(self, params: KvParams | None) -> bool:
         """Whether a request with these parameters keeps its blocks after its end."""
         if not params or self._settings.role is Role.REPLICA:
@@ -73,6 +93,7 @@ class Handoff:
             "remote_num_tokens": tokens,
             "remote_blocks_expiry_time": None if prefill else time.perf_counter() + engine.config.lease_s,
             "transfer_mode": "pull",
+            WORKER_ID: self._settings.worker_id,
         }
 
     async def serve_read(self, data: bytes, faults: Faults) -> web.Response:

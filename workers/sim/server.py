@@ -165,6 +165,8 @@ class SimServer:
             )
             if ok:
                 self.driver.pulled_tokens += request.pulled_tokens
+            else:
+                self.handoff.report_failure(kv)
             return ok
 
         def push(first: int, last: int) -> None:
@@ -264,19 +266,17 @@ class SimServer:
         return web.json_response(msgspec.to_builtins(self.faults))
 
     async def evict(self, http: web.Request) -> web.Response:
-        """Forget idle KV blocks: `?blocks=N`, or all."""
+        """Forget idle KV: `?blocks=N`, or all."""
         pool = self.driver.engine.pool
         return web.json_response({"evicted": pool.evict(int(http.query.get("blocks", pool.idle)))})
 
     async def crash(self, _: web.Request) -> web.Response:
-        """As on SIGKILL."""
         os.kill(os.getpid(), signal.SIGKILL)
         return web.Response()
 
     # --- life --------------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Until SIGTERM or SIGINT."""
         settings = self.settings
         runner = web.AppRunner(self.app(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -329,7 +329,7 @@ def build_engine(settings: SimSettings) -> Engine:
     ):
         if value:
             changes[name] = value
-    # One step at a time: each token has to leave when it is there.
+    # One step at a time: each token leaves when it is there.
     return Engine(profile, EngineConfig.for_profile(profile, **changes), max_run_steps=1)
 
 
