@@ -153,10 +153,10 @@ async def crash(session: aiohttp.ClientSession, engine_url: str) -> None:
 
 
 async def gauge(session: aiohttp.ClientSession, engine_url: str, name: str) -> float:
-    """One of an engine's metrics; -1 where it does not answer."""
+    """One of a server's metrics; -1 where it does not answer."""
     try:
         async with session.get(f"{engine_url}/metrics", params={"name[]": name}) as answer:
             lines = (await answer.text()).splitlines()
     except aiohttp.ClientError:
         return -1.0
-    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
+    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((name + "{", name + " ")))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.e2e.failure_load import crash, fault
+from tests.e2e.failure_load import crash, fault, gauge
 from tests.e2e.failure_scene import Scene, scene_of, started
 from tests.e2e.local_stack import LocalStack
 
@@ -105,9 +105,12 @@ async def test_d_evicts(scene: Scene) -> None:
 @pytest.mark.parametrize("kind", ["kv_fail", "kv_hang"])
 async def test_kv_does_not_pass(scene: Scene, kind: str) -> None:
     """D computes the prompt again; P serves others, and the pair is used again once KV passes."""
+    before = await gauge(scene.http, scene.stack.url, "ppd_pairs_set_aside_total")
     async with scene.load(prompt_words=400) as load:
         url = (await scene.engines())["p0"]
         await fault(scene.http, url, **{kind: True})
         await load.more(40)
+        if kind == "kv_fail":
+            assert await gauge(scene.http, scene.stack.url, "ppd_pairs_set_aside_total") > before
         await fault(scene.http, url)
         await scene.takes_part_again(load, "p0")
