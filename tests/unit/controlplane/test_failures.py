@@ -72,9 +72,7 @@ async def test_d_fails_before_the_first_byte_and_another_d_takes_over(kind: str,
 
 @pytest.mark.parametrize("kind", ["status", "stall", "close", "empty"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_where_all_engines_fail_it_is_502_and_the_next_turn_is_served(
-    kind: str, stream: bool
-) -> None:
+async def test_where_all_engines_fail_it_is_502_and_the_next_turn_is_served(kind: str, stream: bool) -> None:
     async with running({"d0": Role.DECODE, "d1": Role.DECODE}, **QUICK) as stack:
         for name in ("d0", "d1"):
             stack.engines[name].faults.append(Fault(kind))
