@@ -31,12 +31,12 @@ status: $(STAMP) ## show it
 chat: $(STAMP)   ## talk to it
 	@$(BIN)/ppd chat
 
-# Most of the contract tests wait for leases to end, so four go on at once; real engines need the cores alone.
+# Most of the contract tests wait for leases to end, so two go on at once; real engines need the cores alone.
 test: $(STAMP)   ## all tests, those against real engines included; T="-m unit" for some
 ifdef T
 	@$(BIN)/python -m pytest -m "not slow" $(T)
 else
-	@$(BIN)/python -m pytest -m "not slow and not e2e" -n 4 -q
+	@$(BIN)/python -m pytest -m "not slow and not e2e" -n 2 --dist worksteal -q
 	@$(BIN)/python -m pytest -m "not slow and e2e" -q --durations=20
 endif
 

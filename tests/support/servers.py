@@ -1,6 +1,7 @@
 """Real etcd and NATS servers for tests: each has its own port and data, to be killed, paused, restarted."""
 
 import contextlib
+import os
 import random
 import shutil
 import signal
@@ -18,13 +19,15 @@ READY_DEADLINE_S = 30.0
 def free_port() -> int:
     """A port nobody listens on, below the range from which the kernel picks clients' ports.
 
-    So a server that was killed finds its port free when it is started again.
+    So a server that was killed finds its port free when it is started again. Tests that run side by side
+    pick from ranges of their own, so that none takes what another has only just found.
     """
-    for port in random.sample(range(20_000, 32_000), 200):
+    first = 20_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8 * 1_500
+    for port in random.sample(range(first, first + 1_500), 200):
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
             return port
-    raise RuntimeError("no free port between 20000 and 32000")
+    raise RuntimeError(f"no free port between {first} and {first + 1_500}")
 
 
 def binary(name: str) -> str:
@@ -153,7 +156,8 @@ class NatsServer(Server):
     def __init__(self, folder: Path, options: Iterable[str] = ()) -> None:
         super().__init__(folder)
         self._options = list(options)
-        self._store_limit = ""
+        # Streams reserve their bounds, together more than a small disk has.
+        self._store_limit = ", max_file_store: 1TB"
 
     @property
     def url(self) -> str:

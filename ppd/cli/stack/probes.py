@@ -84,9 +84,7 @@ async def planner_ready(nats: str, namespace: str) -> bool:
 
 
 async def servable(endpoint: str, model: str) -> bool:
-    """Whether the frontend says that it is ready, and lists the model."""
-    if not await http_ok(f"{endpoint}/ready"):
-        return False
-    status, listed = await http_get(f"{endpoint}/v1/models")
-    data = listed.get("data") if status == 200 and isinstance(listed, dict) else None
-    return any(isinstance(item, dict) and item.get("id") == model for item in data or [])
+    """Whether the frontend serves the model, by an engine that is meant to decode."""
+    status, health = await http_get(f"{endpoint}/health")
+    found = health.get("models", {}).get(model) if status == 200 and isinstance(health, dict) else None
+    return bool(found and (found["ready"]["decode"] or found["ready"]["replica"]))
