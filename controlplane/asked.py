@@ -7,7 +7,7 @@ import msgspec
 
 from controlplane import body as bodies
 from controlplane.errors import ApiError
-from controlplane.parse import INTERNAL_FIELDS, MAX_ID_CHARS, Count, explain, param_of
+from controlplane.parse import INTERNAL_FIELDS, MAX_ID_CHARS, Count, read
 from ppd.core import identity
 from ppd.core.identity import Message
 from ppd.core.names import H_SESSION
@@ -48,15 +48,7 @@ class Asked:
 
     def __init__(self, data: bytes, path: str, headers: Mapping[bytes, bytes], max_tokens: int) -> None:
         """`max_tokens`: that the caller's key allows; 0 = as many as asked for. Raises ApiError."""
-        try:
-            self.fields = bodies.split(data)
-            parsed = _decoder.decode(data)
-        except msgspec.ValidationError as error:
-            raise ApiError(400, explain(error), param=param_of(error)) from None
-        except (msgspec.DecodeError, UnicodeError) as error:
-            raise ApiError(400, f"the body is not valid JSON: {error}") from None
-        except RecursionError:
-            raise ApiError(400, "the body is nested too deeply") from None
+        self.fields, parsed = read(data, _decoder)
         if not parsed.model:
             raise ApiError(400, "you must provide a model parameter", param="model")
         self.model = parsed.model

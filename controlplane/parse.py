@@ -1,7 +1,7 @@
 """Bytes -> request: what the frontend needs of a body, checked once; the rest is the engine's business."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ INTERNAL_FIELDS = (
     "bootstrap_port",
     "bootstrap_room",
 )
+_T = TypeVar("_T")
 MAX_ID_CHARS = 512
 _COMPLETION_TOKENS = 16  # of a completion that names no limit, by OpenAI's and vLLM's rule
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -86,12 +87,12 @@ class Request:
         if rest is not None:
             rest, self.fields, parsed = _read_rest(rest, data)
         else:
-            self.fields, parsed = _read(data)
+            self.fields, parsed = read(data, _decoder)
         self.explicit_id = _explicit_id(parsed, headers)
         start = identity.seed(_model(parsed), bytes(parsed.tools), _scope(parsed, self.explicit_id))
         if rest is not None and rest.known.keys[0] != start:
             rest = None
-            self.fields, parsed = _read(data)
+            self.fields, parsed = read(data, _decoder)
         self.size_bytes = len(data)
         self.chat = chat
         self.model = parsed.model
@@ -124,10 +125,10 @@ class Request:
             raise ApiError(400, f"with this key an answer may have {max_tokens} tokens", param="max_tokens")
 
 
-def _read(data: bytes) -> tuple[bodies.Fields, _Body]:
-    """A body's fields, raw and as they are read. Raises ApiError."""
+def read(data: bytes, decoder: msgspec.json.Decoder[_T]) -> tuple[bodies.Fields, _T]:
+    """A body's fields, raw and as the decoder reads them. Raises ApiError (400)."""
     try:
-        return bodies.split(data), _decoder.decode(data)
+        return bodies.split(data), decoder.decode(data)
     except msgspec.ValidationError as error:
         raise ApiError(400, explain(error), param=param_of(error)) from None
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -140,12 +141,12 @@ def _read_rest(rest: Rest, data: bytes) -> tuple[Rest | None, bodies.Fields, _Bo
     """The same, of the messages only those that are new; all of the body where that fails, so that an error
     names the right place. Raises ApiError."""
     try:
-        fields, parsed = _read(rest.data)
+        fields, parsed = read(rest.data, _decoder)
         whole = rest.whole(data, fields)
     except ApiError:
         whole = None
     if whole is None:
-        return None, *_read(data)
+        return None, *read(data, _decoder)
     fields["messages"] = whole
     return rest, fields, parsed
 
