@@ -86,7 +86,6 @@ def test_a_report_is_made_from_the_journal_alone(out: FilePath, capsys: pytest.C
 
 
 def test_the_report_has_plots_where_they_can_be_drawn(out: FilePath):
-    pytest.importorskip("matplotlib")
     main(["--report-only", "--out", str(out)])
     assert "<svg" in (out / "report.html").read_text()
 

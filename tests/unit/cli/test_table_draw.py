@@ -107,7 +107,6 @@ def test_names_from_a_table_cannot_break_the_page():
 
 
 def test_the_image_is_one(table: Table, tmp_path: FilePath):
-    pytest.importorskip("matplotlib")
     path = tmp_path / "t.png"
     plots.heat_png(table, dict(SLO_CLASSES), path)
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -142,7 +141,6 @@ def test_the_timeline_says_what_changed_and_where(table: Table):
 
 
 def test_the_timeline_can_be_drawn_of_one_version_and_of_many(table: Table, tmp_path: FilePath):
-    pytest.importorskip("matplotlib")
     for versions in ([table], learned(table)):
         path = tmp_path / f"{len(versions)}.png"
         timeline.png(versions, path)

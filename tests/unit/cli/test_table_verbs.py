@@ -106,7 +106,6 @@ def test_what_the_planner_refuses_is_said_and_is_the_exit_status(
 
 
 def test_history_draws_every_version_that_is_kept(planner: FakePlanner, tmp_path: FilePath):
-    pytest.importorskip("matplotlib")
     planner.answers = {
         "table.history": [{"version": 4}, {"version": 7}],
         "table.get": msgspec.to_builtins(seeds.load(SEED)),
