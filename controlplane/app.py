@@ -16,6 +16,7 @@ from controlplane.engines import Engines
 from controlplane.features import FeatureReader
 from controlplane.history import History
 from controlplane.ledger import Ledger
+from controlplane.links import Links
 from controlplane.quota import Quota, shared_memory
 from controlplane.recorder import Recorder
 from controlplane.route import Router
@@ -65,7 +66,8 @@ class Frontend:
         self.sessions = SessionStore(settings.max_sessions, settings.session_ttl_s)
         self.tokens = TokenCounter(logger)
         self.features = FeatureReader(self.sessions, self.tokens)
-        self.transfers = Transfers(self.bus, settings.namespace, self._on_kv_failure, logger)
+        self.transfers = Transfers(self.bus, settings.namespace, self._on_kv_moved, logger)
+        self.links = Links()
         self._sessions_bus = Bus(settings.nats, "ppd-frontend-sessions", logger, echo=False)
         self.sharing = Sharing(self._sessions_bus, settings.namespace, settings.session_ttl_s, logger)
         self.history = History(self.sessions, self.transfers, self.sharing, logger)
@@ -73,7 +75,8 @@ class Frontend:
         self.ledger = Ledger(
             self.cluster, self.features, self.history, self.transfers, self.recorder, settings.policy
         )
-        router = Router(self.cluster, policies.make(settings.policy), self.tables, settings.load_stale_s)
+        policy = policies.make(settings.policy)
+        router = Router(self.cluster, policy, self.tables, self.links, settings.load_stale_s)
         engines = Engines(settings, logger)
         self.turns = TurnHandler(
             settings,
@@ -131,11 +134,15 @@ class Frontend:
             if record.model_path:
                 self._load_tokenizer(record.model, record.model_path)
 
-    def _on_kv_failure(self, moved: KvMoved) -> None:
+    def _on_kv_moved(self, moved: KvMoved) -> None:
         workers = self.cluster.workers
         source, puller = workers.get(moved.source_worker_id), workers.get(moved.worker_id)
-        if moved.direction == "p-d" and source is not None and puller is not None:
+        if moved.direction != "p-d" or source is None or puller is None:
+            return
+        if moved.error:
             self.cluster.transfer_failed(source, puller, moved.error, self._loop.time())
+        else:
+            self.links.observe(moved, puller.record.tensor_parallel)
 
     def _load_tokenizer(self, model: str, folder: str) -> None:
         task = asyncio.create_task(self.tokens.load(model, folder))

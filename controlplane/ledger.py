@@ -125,7 +125,7 @@ class Ledger:
         if plan.seen is not None:
             record.decode_running = plan.seen.running
             record.decode_kv_use = plan.seen.kv_use
-        record.prefill_queued_tokens = turn.prefill_worker.prefill_tokens if turn.prefill_worker else 0
+        record.prefill_queued_tokens = plan.prefill_queued_tokens
 
     def _count(self, turn: TurnState, record: TurnRecord) -> None:
         path = record.path.value

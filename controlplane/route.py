@@ -7,12 +7,15 @@ from msgspec.structs import replace
 from controlplane.cluster import Cluster, Worker, compatible
 from controlplane.errors import NO_WORKER, ApiError
 from controlplane.features import Conversation
+from controlplane.links import Links
 from controlplane.parse import Request
 from controlplane.tables import Tables
 from ppd.core import place
 from ppd.core.decision import Decision, Policy, View, WorkerView
+from ppd.core.learning.link import UNKNOWN, LinkCost
 from ppd.core.names import Path, Reason, Role
 from ppd.core.sessions import Pullback
+from ppd.core.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +30,19 @@ class Plan:
     cached: bool  # the session's own D was kept, so its cache counts
     pullback: Pullback | None = None  # by which P pulls the conversation's KV from D first
     seen: WorkerView | None = None  # `decode` as it was when this was decided
+    prefill_queued_tokens: int = 0  # of `prefill`, then
 
 
 class Router:
     """Chooses for each turn, in memory alone."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, tables: Tables, stale_s: float) -> None:
+    def __init__(
+        self, cluster: Cluster, policy: Policy, tables: Tables, links: Links, stale_s: float
+    ) -> None:
         self.cluster = cluster
         self.policy = policy
         self.tables = tables
+        self.links = links
         self._stale_s = stale_s
 
     def plan(
@@ -72,7 +79,8 @@ class Router:
         if path is Path.P_D_PULLBACK and pullback is None:
             path = Path.P_D
         cached, seen = decode is choice.home, choice.seen(decode)
-        return Plan(decision, path, reason, prefill, decode, cached, pullback, seen)
+        queued = choice.seen(prefill).queued_prefill_tokens if prefill is not None else 0
+        return Plan(decision, path, reason, prefill, decode, cached, pullback, seen, queued)
 
     def _decide(self, choice: "_Choice", slo: str, force: Path | None) -> Decision:
         if force is not None:
@@ -86,10 +94,17 @@ class Router:
             return Decision(Path.REPLICA, Reason.FIRST_TURN if choice.turn.turn <= 1 else Reason.NOT_CACHED)
         model = choice.request.model
         table = self.tables.table(model, self.cluster.placement(model))
-        decision = self.policy.decide(choice.turn, choice.view(), table, self.tables.weights(table, slo))
+        view = choice.view(self._link(choice, table))
+        decision = self.policy.decide(choice.turn, view, table, self.tables.weights(table, slo))
         if decision.reason is Reason.NOT_CACHED and choice.escape is not None:
             return replace(decision, reason=choice.escape)
         return decision
+
+    def _link(self, choice: "_Choice", table: Table | None) -> LinkCost:
+        """Of this P and D, by what they moved of late; else what the planner learned of such pairs."""
+        p, d = choice.prefill, choice.decode
+        found = self.links.cost(p.id, d.id) if p is not None and d is not None else UNKNOWN
+        return table.link if found is UNKNOWN and table is not None else found
 
     def another_prefill(
         self, plan: Plan, request: Request, now_s: float, failed: frozenset[str]
@@ -202,12 +217,14 @@ class _Choice:
     def seen(self, worker: Worker) -> WorkerView:
         return self._views[worker.id]
 
-    def view(self) -> View:
+    def view(self, link: LinkCost) -> View:
         return View(
             prefill=self._views[self.prefill.id] if self.prefill else None,
             decode=self._views[self.decode.id] if self.decode else None,
             replica=self._views[self.replica.id] if self.replica else None,
             n_out_mean=self._n_out_mean,
             kv_bytes_per_token=self.decode.record.kv_bytes_per_token if self.decode else 0,
+            link_bytes_per_s=link.bytes_per_s,
+            handoff_ms=link.setup_ms,
             pullback=self.pullback is not None,
         )

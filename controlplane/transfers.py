@@ -69,9 +69,9 @@ class Transfers:
     """Matches the engines' reports with turns, by request id; bounded, and late ones still count."""
 
     def __init__(
-        self, bus: Bus, namespace: str, on_failure: Callable[[KvMoved], None], logger: logging.Logger
+        self, bus: Bus, namespace: str, on_report: Callable[[KvMoved], None], logger: logging.Logger
     ) -> None:
-        self._on_failure = on_failure
+        self._on_report = on_report
         self._bus = bus
         self._namespace = namespace
         self._log = logger
@@ -112,7 +112,7 @@ class Transfers:
         metrics.KV_BYTES.labels("moved").inc(moved.bytes)
         if moved.error:
             metrics.KV_FAILED.labels(moved.direction if moved.direction in ("p-d", "d-p") else "other").inc()
-            self._on_failure(moved)
+        self._on_report(moved)
         found = self._moved.get(moved.request_id)
         if found is None:
             found = Moved()

@@ -25,6 +25,8 @@ LOCAL_CELLS = Gauge("ppd_planner_local_cells", "Cells whose verdict is D-local",
 RATIO = Gauge("ppd_planner_ratio", "Measured over prior, of all cells", ["table", "path", "quantity"])
 PAUSE = Gauge("ppd_planner_pause_ms", "By which a local token holds up each stream", ["table"])
 P_TOKEN = Gauge("ppd_planner_p_token_ms", "What a token that P computes adds to TTFT", ["table"])
+LINK = Gauge("ppd_planner_link_bytes_per_second", "What KV transfers P->D reach; 0 = not known", ["table"])
+LINK_SETUP = Gauge("ppd_planner_link_setup_ms", "What a KV transfer takes whatever its size", ["table"])
 DISTRUSTED = Gauge("ppd_planner_distrusted_classes", "Idle and pressure classes taken as evicted", ["table"])
 
 
@@ -44,4 +46,7 @@ def show_learned(key: str, learned: Learned) -> None:
         RATIO.labels(key, path, "tpot").set(pair.tpot.mean)
     PAUSE.labels(key).set(max(0.0, mean_pause_ms(learned)))
     P_TOKEN.labels(key).set(learned.prefill.ms_per_token())
+    link = learned.link.cost()
+    LINK.labels(key).set(link.bytes_per_s)
+    LINK_SETUP.labels(key).set(link.setup_ms)
     DISTRUSTED.labels(key).set(len(distrusted(learned.survival.grid())))

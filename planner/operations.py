@@ -164,6 +164,8 @@ def _in_place_of(latest: TableSnapshot, fresh: TableSnapshot) -> TableSnapshot:
         explore_share=latest.explore_share,
         survival=latest.survival,
         pause_ms=latest.pause_ms,
+        link_bytes_per_s=latest.link_bytes_per_s,
+        link_setup_ms=latest.link_setup_ms,
     )
 
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from planner.learners import Held
 from ppd.core.learning.learner import Learned
 from ppd.core.records import TableSnapshot
@@ -45,6 +47,7 @@ def _learned(learned: Learned) -> dict[str, Any]:
         "pause_ms_per_token": {
             worker: _short(found.pause_ms) for worker, found in learned.interference.items()
         },
+        "link": {name: _short(each) for name, each in msgspec.structs.asdict(learned.link.cost()).items()},
         "survival": [[_short(p) for p in row] for row in learned.survival.grid()],
     }
 

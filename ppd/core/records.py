@@ -240,6 +240,8 @@ class TableSnapshot(Record):
     pause_ms: float = (
         -1.0
     )  # by which a token that D prefills holds up each of its streams; -1 = see the cells
+    link_bytes_per_s: float = 0.0  # what KV transfers reach, by the turns' records; 0 = not known
+    link_setup_ms: float = 0.0  # what one takes whatever its size
     survival: list[list[float]] = []  # chance that D still holds a chat: ppd.core.learning.survival; [] = 1
     weights: dict[str, tuple[float, float]] = {}  # SLO class -> (w_ttft, w_tpot)
     limits: dict[str, tuple[float, float]] = {}  # SLO class -> (TTFT, TPOT) to keep to, in ms; 0 = none

@@ -11,6 +11,7 @@ import msgspec
 from ppd.core import cells, score
 from ppd.core.baseline import Baseline, baselines, interference, prefill_speed
 from ppd.core.cells import Cell
+from ppd.core.learning.link import LinkCost
 from ppd.core.names import Path
 from ppd.core.records import CellRecord, Estimate, TableSnapshot
 from ppd.core.score import Expected
@@ -69,6 +70,7 @@ class Table:
             snapshot.pause_ms if self.interference_learned else interference(measured, found)
         )
         self.survival = snapshot.survival
+        self.link = LinkCost(snapshot.link_bytes_per_s, snapshot.link_setup_ms)
         self._rows = _dense_rows(measured, found)
         self._verdicts: dict[tuple[float, float], list[Verdict]] = {}
 
@@ -150,6 +152,8 @@ def _check_head(snapshot: TableSnapshot) -> None:
         raise TableError(f"share of exploration {snapshot.explore_share} is above 1")
     if not snapshot.pause_ms <= _MAX_PAUSE_MS:
         raise TableError(f"a pause of {snapshot.pause_ms} ms a token is more than any engine's")
+    if not all(isfinite(x) and x >= 0 for x in (snapshot.link_bytes_per_s, snapshot.link_setup_ms)):
+        raise TableError("the speed of KV transfers is not finite and >= 0")
     if not all(row and all(0 <= p <= 1 for p in row) for row in snapshot.survival):
         raise TableError("chances of survival are not between 0 and 1")
     for what, pairs in (("weights", snapshot.weights), ("limits", snapshot.limits)):

@@ -6,6 +6,7 @@ from ppd.core.cells import Cell
 from ppd.core.learning.drift import Drift
 from ppd.core.learning.estimate import Decayed
 from ppd.core.learning.interference import Interference, charge_ms
+from ppd.core.learning.link import LinkFit
 from ppd.core.learning.prefill import PrefillCost
 from ppd.core.learning.ratios import CELL_N, HALF_LIFE_S, PATH_N, Ratios
 from ppd.core.learning.samples import MAX_TOKENS, Sample, Unfit, sample_of, survived
@@ -33,6 +34,7 @@ class Learned(msgspec.Struct):
     survival: Survival = msgspec.field(default_factory=Survival)
     prefill: PrefillCost = msgspec.field(default_factory=PrefillCost)
     interference: dict[str, Interference] = {}
+    link: LinkFit = msgspec.field(default_factory=LinkFit)
     batch: dict[str, Decayed] = {}  # streams that a cell's turns met on their D
     opening: Decayed = msgspec.field(default_factory=Decayed)  # tokens that a turn decoded as a first one
     later: Decayed = msgspec.field(default_factory=Decayed)  # whether it was a later one, 0 or 1
@@ -59,6 +61,7 @@ class Learner:
                 survival=old.survival,
                 prefill=old.prefill,
                 interference=old.interference,
+                link=old.link,
                 at_s=old.at_s,
             )
 
@@ -68,6 +71,8 @@ class Learner:
         if kept is not None:
             self.learned.survival.observe(record.idle_s, record.decode_kv_use, kept, now_s)
         self._count_tokens(record, now_s)
+        if record.path is Path.P_D and record.outcome is Outcome.OK:
+            self.learned.link.observe(record.kv_bytes, record.kv_transfer_ms / 1e3)
         sample = sample_of(record)
         if isinstance(sample, Unfit):
             self.learned.unfit[sample] = self.learned.unfit.get(sample, 0) + 1

@@ -5,6 +5,7 @@ from math import log
 import msgspec
 
 from ppd.core.learning.learner import Learned, Learner
+from ppd.core.learning.link import UNKNOWN, LinkCost
 from ppd.core.learning.proposal import Proposal, propose
 from ppd.core.learning.survival import distrusted
 from ppd.core.records import TableSnapshot
@@ -48,6 +49,9 @@ def improved(learner: Learner, current: TableSnapshot, explore: float, since_s: 
     pause_ms = _pause_ms(learner.learned, current)
     sure = any(each.fit.n >= _ENOUGH_WINDOWS for each in learner.learned.interference.values())
     pause_known = sure and pause_ms >= 0 > current.pause_ms
+    link = learner.learned.link.cost()
+    if link is UNKNOWN:
+        link = LinkCost(current.link_bytes_per_s, current.link_setup_ms)
     if not (proposal.flips or share != current.explore_share or trust_moved or pause_known or moved):
         return None
     return Improved(
@@ -59,6 +63,8 @@ def improved(learner: Learner, current: TableSnapshot, explore: float, since_s: 
             explore_share=share,
             survival=grid,
             pause_ms=pause_ms,
+            link_bytes_per_s=_short(link.bytes_per_s),
+            link_setup_ms=_short(link.setup_ms),
         ),
         proposal.flips,
     )
@@ -67,7 +73,11 @@ def improved(learner: Learner, current: TableSnapshot, explore: float, since_s: 
 def mean_pause_ms(learned: Learned) -> float:
     """By how much a locally prefilled token holds up a stream, over the decode workers; -1 = not known."""
     found = [each.pause_ms for each in learned.interference.values() if each.pause_ms > 0]
-    return float(f"{sum(found) / len(found):.4g}") if found else -1.0
+    return _short(sum(found) / len(found)) if found else -1.0
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def _pause_ms(learned: Learned, current: TableSnapshot) -> float:
