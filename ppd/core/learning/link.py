@@ -15,8 +15,10 @@ _KEEP = 0.99  # of a hundred transfers
 _ENOUGH = 4  # transfers, before any of it is believed
 _MB = 1e6  # a unit that keeps the moments near 1
 _LEAST_BYTES = 1024  # a transfer of less tells of no link
+_LEAST_S = 1e-6  # less is no transfer's
 _MAX_S = 600.0  # longer than any lease
 _MAX_BYTES = 1 << 43
+_MAX_BYTES_PER_S = 1e13  # no link is faster
 
 
 class LinkCost(msgspec.Struct, frozen=True):
@@ -36,7 +38,7 @@ class LinkFit(msgspec.Struct):
 
     def observe(self, size_bytes: int, seconds: float) -> None:
         """Take in a transfer that went well; a figure that no link makes is passed over."""
-        if _LEAST_BYTES <= size_bytes <= _MAX_BYTES and 0 < seconds <= _MAX_S:
+        if _LEAST_BYTES <= size_bytes <= _MAX_BYTES and _LEAST_S <= seconds <= _MAX_S:
             self.fit.observe((1.0, size_bytes / _MB), seconds, _KEEP)
 
     def cost(self) -> LinkCost:
@@ -48,4 +50,4 @@ class LinkFit(msgspec.Struct):
         setup_s, s_per_mb = self.fit.solve((0.0, whole))
         if setup_s <= 0 or s_per_mb <= 0:
             setup_s, s_per_mb = 0.0, whole
-        return LinkCost(_MB / s_per_mb, 1e3 * setup_s)
+        return LinkCost(min(_MB / s_per_mb, _MAX_BYTES_PER_S), 1e3 * setup_s)

@@ -61,7 +61,7 @@ def test_no_figure_breaks_it(observed):
     for size_bytes, seconds in observed:
         link.observe(size_bytes, seconds)
     cost = link.cost()
-    assert cost is UNKNOWN or (0 < cost.bytes_per_s < 1e18 and 0 <= cost.setup_ms < 1e6)
+    assert cost is UNKNOWN or (0 < cost.bytes_per_s <= 1e13 and 0 <= cost.setup_ms <= 1e6)
 
 
 def _turns(n: int, **fields) -> Learner:
@@ -100,11 +100,11 @@ def test_a_table_with_an_impossible_link_is_refused(bad):
 
 def test_a_slow_link_speaks_for_d_local():
     turn = Turn(turn=2, n_in=2000, n_out=64, n_ctx=2000, qps=1.0, d_cached=2000, p_cached=2000)
-    d = WorkerView("d", age_s=0.1, running=30, queued_prefill_tokens=4000)
+    d = WorkerView("d", age_s=0.1, running=30, queued_prefill_tokens=4000, itl_ms=60.0)
 
     def path(link: LinkCost) -> Path:
         view = View(
-            prefill=WorkerView("p", age_s=0.1),
+            prefill=WorkerView("p", age_s=0.1, queued_prefill_tokens=100),
             decode=d,
             kv_bytes_per_token=131_072,
             link_bytes_per_s=link.bytes_per_s,
