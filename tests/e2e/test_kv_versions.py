@@ -48,12 +48,14 @@ async def test_on_demand_it_serves_without_spans_and_says_so(tmp_path: Path) -> 
     with pair(tmp_path, "--plain-connector-on-mismatch", "--otlp-endpoint", sink.endpoint) as engines:
         await engines.wait({"p0", "d0"})
         assert not engines.p.releases
+        assert not engines.p.bidirectional
+        assert not engines.d.bidirectional
         client = Client(engines)
         turn = await client.turn([{"role": "user", "content": "What is the capital of France?"}])
         await client.close()
         moved = metric(engines.d.url, "vllm:nixl_bytes_transferred_sum")
         assert "Paris" in turn.text
         assert moved > 0
-        assert "SERVING WITHOUT KV SPANS AND REPORTS" in engines.agents["d0"].engine_log
+        assert "SERVING WITHOUT KV SPANS, REPORTS AND PULL-BACK" in engines.agents["d0"].engine_log
     assert sink.spans("kv.transfer") == []
     sink.close()

@@ -30,7 +30,7 @@ class NixlConnector(NixlPullConnector):
 
     Its own settings are `kv_connector_extra_config.ppd`: worker_id, run_dir, otlp_endpoint, sample_ratio,
     plain_on_mismatch. Raises RuntimeError for a vLLM that it does not know, unless the last is true: then
-    it is vLLM's own connector, without spans and reports.
+    it is vLLM's own connector, without spans, reports and pull-back.
     """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
@@ -42,7 +42,9 @@ class NixlConnector(NixlPullConnector):
         if why and not self._own.get("plain_on_mismatch"):
             raise RuntimeError(f"{why}; --plain-connector-on-mismatch would serve without KV spans")
         if why:
-            _log.warning("%s: SERVING WITHOUT KV SPANS AND REPORTS, with vLLM's own connector", why)
+            _log.warning("%s: SERVING WITHOUT KV SPANS, REPORTS AND PULL-BACK, on vLLM's own connector", why)
+            # It would hold the KV of every turn for its whole lease, not only where a pull-back is wanted.
+            vllm_config.kv_transfer_config.kv_connector_extra_config["bidirectional_kv_xfer"] = False
             super().__init__(vllm_config, role, kv_cache_config)
             return
         # Not NixlPullConnector's: that would build vLLM's own halves, each with a NIXL agent.

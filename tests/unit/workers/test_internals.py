@@ -178,7 +178,8 @@ def test_failure_causes_reach_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _config(**own: Any) -> Any:
-    transfer = SimpleNamespace(get_from_extra_config=lambda key, default: own if key == "ppd" else default)
+    extra = {"ppd": own, "bidirectional_kv_xfer": True}
+    transfer = SimpleNamespace(get_from_extra_config=extra.get, kv_connector_extra_config=extra)
     return SimpleNamespace(kv_transfer_config=transfer)
 
 
@@ -203,5 +204,7 @@ def test_on_demand_an_unknown_vllm_gets_the_plain_connector(
     monkeypatch.setattr(internals.NixlPullConnector, "__init__", lambda self, *args: made.append(args))
     with caplog.at_level("WARNING"):
         NixlConnector(_config(plain_on_mismatch=True), "role", "kv")
-    assert [args[1:] for args in made] == [("role", "kv")]
+    ((config, *rest),) = made
+    assert rest == ["role", "kv"]
+    assert not config.kv_transfer_config.kv_connector_extra_config["bidirectional_kv_xfer"]
     assert "WITHOUT KV SPANS" in caplog.text
