@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from controlplane import metrics
-from controlplane.errors import NO_WORKER, ApiError
+from controlplane.errors import NO_WORKER, ApiError, no_such_model
 from controlplane.pairs import Pairs
 from controlplane.upstream import Pool
 from ppd.core.decision import WorkerView
@@ -233,7 +233,7 @@ class Cluster:
         if self.servable(model):
             return
         if self.models_seen and model not in self.models_seen:
-            raise ApiError(404, f"The model `{model}` does not exist.", param="model", code="model_not_found")
+            raise no_such_model(model)
         raise ApiError(503, NO_WORKER, retry_after_s=1)
 
     def sweep(self, now_s: float) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from controlplane.access import Access
 from controlplane.access_log import AccessLog
 from controlplane.errors import ApiError
+from controlplane.server import WIRE
 from ppd.core.names import H_DECODE, H_PREFILL, H_REASON, H_REQUEST_ID, H_ROUTE, H_TRACE_ID
 from ppd.runtime import ids
 from ppd.runtime.keys import ApiKey
@@ -20,6 +21,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 _REQUEST_ID = H_REQUEST_ID.encode()
 _TRACE_ID = H_TRACE_ID.encode()
+_CLOSE = (b"connection", b"close")
 EXPOSED = (  # headers that pages of other origins may read
     *(H_ROUTE, H_REASON, H_PREFILL, H_DECODE, H_REQUEST_ID, H_TRACE_ID),
     "retry-after",
@@ -61,12 +63,15 @@ class Door:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         visit = scope[VISIT] = Visit(scope)
+        is_last = scope["extensions"][WIRE].is_last
 
         async def tell(message: Any) -> None:
             if message["type"] == "http.response.start":
                 visit.status = message["status"]
                 ids = ((_REQUEST_ID, visit.shown_id), (_TRACE_ID, visit.trace_id.encode()))
                 visit.told = message["headers"] = [*message["headers"], *ids]
+                if is_last():
+                    visit.told.append(_CLOSE)
             await send(message)
 
         counted = False

@@ -18,6 +18,9 @@ _TYPES = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
+# Messages, of parsers and engines too, may hold what the client sent, and that may be long.
+_MESSAGE_CHARS = 2000
+_NAME_CHARS = 200
 
 
 class ApiError(Exception):
@@ -34,9 +37,9 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
+        self.message = clipped(message, _MESSAGE_CHARS)
+        self.param = param and clipped(param, _NAME_CHARS)
+        self.code = code and clipped(code, _NAME_CHARS)
         self.retry_after_s = retry_after_s
 
     def body(self) -> bytes:
@@ -55,6 +58,17 @@ class ApiError(Exception):
         if self.retry_after_s:
             headers.append((b"retry-after", str(self.retry_after_s).encode()))
         return headers
+
+
+def clipped(text: str, chars: int) -> str:
+    """So much of `text` at most, and how long it was."""
+    return text if len(text) <= chars else f"{text[:chars]}… ({len(text)} characters)"
+
+
+def no_such_model(model: str) -> ApiError:
+    """The answer to a model that never was."""
+    shown = clipped(model, _NAME_CHARS)
+    return ApiError(404, f"The model `{shown}` does not exist.", param="model", code="model_not_found")
 
 
 def of_engine(status: int, body: bytes) -> ApiError:

@@ -21,6 +21,7 @@ from controlplane.errors import ApiError
 WIRE = "ppd.wire"
 _SWEEP_TICKS = 10  # of uvicorn's loop, each 0.1 s
 _MAX_HEADERS = 256
+_LINGER_S = 2.0
 
 
 class Limits(NamedTuple):
@@ -35,11 +36,15 @@ class Wire:
     """The client's connection, for chunks of a chunked answer whose head was sent by ASGI, and for the news
     that the client hung up, which then costs no task that waits for it."""
 
-    __slots__ = ("_flow", "_transport", "on_gone")
+    __slots__ = ("_flow", "_transport", "is_last", "on_gone")
 
-    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, flow: FlowControl, is_last: Callable[[], bool]
+    ) -> None:
+        """`is_last`: to be asked before an answer begins, whether its connection ends with it."""
         self._transport = transport
         self._flow = flow
+        self.is_last = is_last
         self.on_gone: Callable[[], None] | None = None
 
     def write(self, data: bytes) -> bool:
@@ -52,6 +57,25 @@ class Wire:
 
     async def drained(self) -> None:
         await self._flow.drain()
+
+
+class _Parting:
+    """The transport of an answer that is given before its request was all there. Were it closed at once, what
+    the client still sends would be met by a reset, which makes many a client lose the answer."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.closed = False
+
+    def close(self) -> None:
+        """Nothing more is sent, and what comes is read and thrown away, for a while."""
+        self.closed = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._loop.call_later(_LINGER_S, self._transport.close)
 
 
 class _HeadTooLargeError(Exception):
@@ -67,17 +91,27 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0  # of a head that is not complete yet
         self._head_since_s = self.loop.time()  # 0 = no head is awaited
         self._served: RequestResponseCycle | None = None
+        self._parting: _Parting | None = None
         self._refusal = ApiError(400, "this is no valid HTTP request")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wire = Wire(transport, self.flow)
+        self._wire = Wire(transport, self.flow, self._is_last)
         self._extensions = {WIRE: self._wire}
         if len(self.connections) > self._limits.connections:
-            self._refuse(ApiError(503, "too many connections", retry_after_s=1))
+            self._refuse(ApiError(503, "too many connections", retry_after_s=1), linger=False)
+
+    def _is_last(self) -> bool:
+        """Whether a part of the request that is answered now is still to come, which nobody will read."""
+        cycle = self._served
+        if cycle is None or not cycle.more_body:
+            return False
+        self._parting = _Parting(self.transport, self.loop)
+        cycle.transport = self._parting  # type: ignore[assignment]
+        return True
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or (self._parting is not None and self._parting.closed):
             return
         super().data_received(data)
         if self._head_since_s:
@@ -106,16 +140,21 @@ class Protocol(HttpToolsProtocol):
             431, f"a head may have {self._limits.head_bytes} bytes and {_MAX_HEADERS} header lines"
         )
 
-    def _refuse(self, error: ApiError) -> None:
+    def _refuse(self, error: ApiError, linger: bool = True) -> None:
         """The error as an answer, and the end of the connection."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or (self._parting is not None and self._parting.closed):
             return
         body = error.body()
         lines = [f"HTTP/1.1 {error.status} Refused".encode()]
         lines += [b"%b: %b" % header for header in error.headers()]
         lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
         self.transport.write(b"\r\n".join(lines))
-        self.transport.close()
+        self._head_since_s = 0.0
+        if linger and (self._served is None or self._served.response_complete):
+            self._parting = _Parting(self.transport, self.loop)
+            self._parting.close()
+        else:
+            self.transport.close()
         self._abandon()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -10,10 +10,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from controlplane import admin, metrics, ui
 from controlplane.cluster import Cluster
-from controlplane.errors import ApiError
+from controlplane.errors import ApiError, no_such_model
 from controlplane.gate import Gate
 from controlplane.ledger import Ledger
 from controlplane.schemas import document
@@ -59,8 +60,12 @@ def _errors(app: FastAPI) -> None:
     async def api(_: Request, error: Any) -> Response:
         return shaped(error)
 
-    async def http(_: Request, error: Any) -> Response:
-        return shaped(ApiError(error.status_code, str(error.detail)))
+    async def http(request: Request, error: Any) -> Response:
+        answer = shaped(ApiError(error.status_code, str(error.detail)))
+        answer.headers.update(error.headers or {})
+        if error.status_code == 405:
+            answer.headers["allow"] = ", ".join(_methods(app, request.scope))
+        return answer
 
     async def invalid(_: Request, error: Any) -> Response:
         first = error.errors()[0]
@@ -76,6 +81,12 @@ def _errors(app: FastAPI) -> None:
     app.add_exception_handler(Exception, unexpected)
 
 
+def _methods(app: FastAPI, scope: Any) -> list[str]:
+    """Those that the path has, over all of its routes: the framework names those of one."""
+    routes = (route for route in app.routes if route.matches(scope)[0] is not Match.NONE)
+    return sorted({method for route in routes for method in getattr(route, "methods", None) or ()})
+
+
 def _public(app: FastAPI, parts: Parts) -> None:
     @app.get("/v1/models", tags=["openai"])
     async def models() -> dict[str, Any]:
@@ -87,7 +98,7 @@ def _public(app: FastAPI, parts: Parts) -> None:
     async def model(model: str) -> dict[str, Any]:
         """One model."""
         if not parts.cluster.servable(model):
-            raise ApiError(404, f"The model `{model}` does not exist.", param="model", code="model_not_found")
+            raise no_such_model(model)
         return _model(parts, model)
 
     @app.get("/live", tags=["health"])

@@ -6,6 +6,7 @@ import re
 import ssl
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -208,6 +209,7 @@ async def test_pages_of_named_origins_may_call(stack: Stack) -> None:
         asked = [(b"origin", origin), (b"access-control-request-method", b"POST")]
         asked.append((b"access-control-request-headers", b"authorization,x-session-id"))
         scope = {"type": "http", "method": method, "path": "/live", "headers": asked, "query_string": b""}
+        scope["extensions"] = {server.WIRE: SimpleNamespace(is_last=lambda: False)}
         await application(scope, receive, send)  # type: ignore[arg-type]
         return sent[0]["status"], dict(sent[0]["headers"])
 
