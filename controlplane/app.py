@@ -10,7 +10,7 @@ from opentelemetry.trace import Tracer
 from controlplane import metrics, surface, whole
 from controlplane.access import Access
 from controlplane.access_log import AccessLog
-from controlplane.cluster import Cluster
+from controlplane.cluster import Cluster, Patience
 from controlplane.door import Door
 from controlplane.engines import Engines
 from controlplane.features import FeatureReader
@@ -60,7 +60,9 @@ class Frontend:
         self._loop = asyncio.get_running_loop()
         self.etcd = Etcd(settings.etcd)
         self.bus = Bus(settings.nats, "ppd-frontend", logger)
-        self.cluster = Cluster(self._make_pool, logger)
+        stuck_s = max(settings.suspect_s, settings.idle_s)
+        patience = Patience(settings.suspect_s, stuck_s, settings.load_stale_s)
+        self.cluster = Cluster(self._make_pool, logger, patience)
         self.watch = WorkerWatch(self.etcd, settings.namespace, self._on_workers, logger)
         self.tables = Tables(logger)
         self.sessions = SessionStore(settings.max_sessions, settings.session_ttl_s)
@@ -124,15 +126,18 @@ class Frontend:
 
     def _on_workers(self, workers: dict[str, WorkerRecord]) -> None:
         self.cluster.update(workers)
+        self._show_workers()
+        for record in workers.values():
+            if record.model_path:
+                self._load_tokenizer(record.model, record.model_path)
+
+    def _show_workers(self) -> None:
         ready = {
             (model, role.value): len(roles[role]) for model, roles in self.cluster.by_model() for role in Role
         }
         for labels in self._shown_workers | ready.keys():
             metrics.WORKERS.labels(*labels).set(ready.get(labels, 0))
         self._shown_workers = set(ready)
-        for record in workers.values():
-            if record.model_path:
-                self._load_tokenizer(record.model, record.model_path)
 
     def _on_kv_moved(self, moved: KvMoved) -> None:
         workers = self.cluster.workers
@@ -182,7 +187,8 @@ class Frontend:
             await asyncio.sleep(SWEEP_S)
             now_s = self._loop.time()
             metrics.LOOP_LAG.set(max(0.0, now_s - before_s - SWEEP_S))
-            self.cluster.sweep(now_s)
+            if self.cluster.sweep(now_s, self.bus.connected):
+                self._show_workers()
             self.sessions.expire(now_s)
             metrics.SESSIONS.set(len(self.sessions))
             metrics.RUNNING.set(self.turns.gate.running)

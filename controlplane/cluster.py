@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import NamedTuple
 
 from controlplane import metrics
 from controlplane.errors import NO_WORKER, ApiError, no_such_model
@@ -19,6 +20,14 @@ _FIRST_REST_S = 0.5
 _MAX_REST_S = 10.0
 
 
+class Patience(NamedTuple):
+    """For how long an engine may give no sign of life before it is suspected."""
+
+    silent_s: float = 10.0  # and answers nothing
+    stuck_s: float = 30.0  # and answers, but makes no step
+    stale_s: float = 2.0  # older reports say nothing
+
+
 class Worker:
     """One incarnation of an engine."""
 
@@ -27,6 +36,7 @@ class Worker:
         self.signature = record.kv_signature()
         self.pool = pool
         self.gone = False
+        self.suspected = ""  # why; such a worker is used as little as one that is gone
         self.running = 0  # our turns on it
         self.prefill_tokens = 0  # of those, prompt tokens not computed yet
         self._load: WorkerLoad | None = None
@@ -46,14 +56,33 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        return not self.gone and self.record.status is WorkerStatus.READY
+        return not self.gone and not self.suspected and self.record.status is WorkerStatus.READY
 
     def report(self, load: WorkerLoad, now_s: float) -> None:
         self._load, self._load_s = load, now_s
         self._running_at_report, self._prefill_at_report = self.running, self.prefill_tokens
 
     def report_age_s(self, now_s: float) -> float:
-        return now_s - self._load_s if self._load else 1e9
+        return now_s - self._load_s + self._load.silent_s if self._load else 1e9
+
+    def trouble(self, now_s: float, patience: Patience, reports_flow: bool) -> str:
+        """Why it seems to hang; empty where nothing says so. What its agent says counts, and where that is
+        silent too, what it owes us; but never against an engine from which bytes come."""
+        load = self._load if now_s - self._load_s <= patience.stale_s else None
+        if load is not None and load.silent_s >= patience.silent_s:
+            why, within_s = "its engine answers nothing", patience.silent_s
+        elif load is not None and load.stuck_s >= patience.stuck_s:
+            why, within_s = "its engine makes no step", patience.stuck_s
+        elif load is None and reports_flow and self.pool.waits_s(now_s) >= patience.silent_s:
+            why, within_s = "neither its agent nor its engine is heard of", patience.silent_s
+        else:
+            return ""
+        return why if now_s - self.pool.heard_s >= within_s else ""
+
+    def lives(self, now_s: float, patience: Patience) -> bool:
+        """Its agent reports, and has not been waiting for the engine."""
+        load = self._load
+        return load is not None and load.silent_s == 0 and now_s - self._load_s <= patience.stale_s
 
     def view(self, now_s: float, stale_s: float) -> WorkerView:
         """The last report plus what this frontend sent since; without a fresh report, only what it sent."""
@@ -122,10 +151,14 @@ class Reservation:
 class Cluster:
     """All workers, by model and role. `update` is the registry watch's callback."""
 
-    def __init__(self, make_pool: Callable[[str], Pool], logger: logging.Logger) -> None:
+    def __init__(
+        self, make_pool: Callable[[str], Pool], logger: logging.Logger, patience: Patience | None = None
+    ) -> None:
         self._make_pool = make_pool
         self._log = logger
+        self._patience = patience or Patience()
         self.workers: dict[str, Worker] = {}
+        self._leaving: dict[str, Worker] = {}  # gone from the registry, with answers still under way
         self._models: dict[str, dict[Role, deque[Worker]]] = {}
         self._placements: dict[str, str] = {}
         self._unlike: set[tuple[str, str]] = set()
@@ -135,12 +168,12 @@ class Cluster:
     def update(self, records: dict[str, WorkerRecord]) -> None:
         """The registry's new view. A worker is its incarnation: a new id means a new pool and no past."""
         for worker_id in self.workers.keys() - records.keys():
-            worker = self.workers.pop(worker_id)
+            worker = self._leaving[worker_id] = self.workers.pop(worker_id)
             worker.gone = True
             worker.pool.close()
             self._log.info("worker %s (%s) is gone", worker.name, worker_id)
         for worker_id, record in records.items():
-            known = self.workers.get(worker_id)
+            known = self.workers.get(worker_id) or self._back(worker_id)
             if known is None:
                 self.workers[worker_id] = Worker(record, self._make_pool(record.url))
                 self._log.info("worker %s (%s) is %s", record.name, worker_id, record.status)
@@ -152,6 +185,19 @@ class Cluster:
             if record.model not in self.models_seen and len(self.models_seen) < 1024:
                 self.models_seen[record.model] = record.started_unix_s
         self._say_unlike()
+        self._arrange()
+
+    def _back(self, worker_id: str) -> Worker | None:
+        """One that was gone and is registered again: etcd, or the way to it, was at fault."""
+        worker = self._leaving.pop(worker_id, None)
+        if worker is not None:
+            worker.gone = False
+            worker.pool.reopen()
+            self.workers[worker_id] = worker
+        return worker
+
+    def _arrange(self) -> None:
+        """Who can be used, by model and role."""
         self._models = {}
         for worker in self.workers.values():
             roles = self._models.setdefault(worker.record.model, {role: deque() for role in Role})
@@ -178,7 +224,7 @@ class Cluster:
                     self._log.warning("%s", why_not(prefill.record, decode.record))
 
     def report(self, load: WorkerLoad, now_s: float) -> None:
-        if worker := self.workers.get(load.worker_id):
+        if worker := self.workers.get(load.worker_id) or self._leaving.get(load.worker_id):
             worker.report(load, now_s)
 
     def placement(self, model: str) -> str:
@@ -236,9 +282,32 @@ class Cluster:
             raise no_such_model(model)
         raise ApiError(503, NO_WORKER, retry_after_s=1)
 
-    def sweep(self, now_s: float) -> None:
+    def suspects(self, model: str) -> dict[str, str]:
+        """Those that seem to hang by name, and why."""
+        listed = self.workers.values()
+        return {each.name: each.suspected for each in listed if each.suspected and each.record.model == model}
+
+    def sweep(self, now_s: float, reports_flow: bool = True) -> bool:
+        """Deadlines, and who seems to hang: what was asked of it moves elsewhere. Whether others than before
+        can be used. `reports_flow`: NATS is there, so that the silence of one agent means something."""
+        changed = False
         for worker in self.workers.values():
             worker.pool.sweep(now_s)
+            why = worker.trouble(now_s, self._patience, reports_flow)
+            if why != worker.suspected:
+                changed, worker.suspected = True, why
+                self._log.warning("worker %s %s", worker.name, f"is suspect: {why}" if why else "is back")
+            if why:
+                worker.pool.give_up(now_s, 0.0)
+        for worker in list(self._leaving.values()):
+            worker.pool.sweep(now_s)
+            if not worker.lives(now_s, self._patience):
+                worker.pool.give_up(now_s, self._patience.silent_s)
+            if worker.pool.unused:
+                del self._leaving[worker.id]
+        if changed:
+            self._arrange()
+        return changed
 
     def close(self) -> None:
         self.update({})

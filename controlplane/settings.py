@@ -34,7 +34,11 @@ class FrontendSettings(ServiceSettings):
     connect_s: Seconds = Field(2.0, description="deadline for a connection to an engine")
     prefill_s: Seconds = Field(30.0, description="deadline for P's answer, queueing included")
     first_byte_s: Seconds = Field(120.0, description="deadline for D's first byte")
-    idle_s: Seconds = Field(60.0, description="longest gap between two bytes of an engine's answer")
+    idle_s: Seconds = Field(30.0, description="longest gap between two bytes of an engine's answer")
+    suspect_s: Seconds = Field(
+        10.0,
+        description="an engine that gives no sign of life for so long gets no turns, and its streams move",
+    )
     body_s: Seconds = Field(30.0, description="deadline for a request's body to arrive")
     turn_s: Seconds = Field(1800.0, description="longest a turn may take as a whole, queueing included")
     head_s: Seconds = Field(20.0, description="deadline for a request's head to arrive")

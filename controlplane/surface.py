@@ -151,6 +151,7 @@ def _health(parts: Parts) -> dict[str, Any]:
             "placement": parts.cluster.placement(name),
             "ready": counts,
             "missing": missing,
+            "suspect": parts.cluster.suspects(name),
             "table_version": table.version
             if (table := parts.tables.table(name, parts.cluster.placement(name)))
             else None,
@@ -159,7 +160,8 @@ def _health(parts: Parts) -> dict[str, Any]:
     outages = [
         what for what, up in (("etcd", parts.watch.connected), ("nats", parts.bus.connected)) if not up
     ]
-    whole = servable and not outages and not any(model["missing"] for model in models.values())
+    lacking = any(model["missing"] or model["suspect"] for model in models.values())
+    whole = servable and not outages and not lacking
     return {
         "status": "ok" if whole else "degraded" if servable else "unavailable",
         "ready": servable,
@@ -178,4 +180,5 @@ def _why(models: dict[str, Any], outages: list[str]) -> list[str]:
     for name, model in models.items():
         if model["missing"]:
             reasons.append(f"{name}: no {' and no '.join(model['missing'])} worker is ready")
+        reasons += [f"{name}: {worker} is suspect, {why}" for worker, why in model["suspect"].items()]
     return reasons

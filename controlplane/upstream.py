@@ -19,13 +19,12 @@ _NEVER = float("inf")
 
 
 class UpstreamError(Exception):
-    """The engine did not answer, or not to the end; `kind` is a bounded label."""
+    """The engine did not answer, or not to the end; `kind` is a bounded label: refused, connect-timeout,
+    first-byte-timeout, idle-timeout, suspect, closed, protocol, too-large."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
-        self.kind = (
-            kind  # refused, connect-timeout, first-byte-timeout, idle-timeout, closed, protocol, too-large
-        )
+        self.kind = kind
 
 
 class Connection(asyncio.Protocol):
@@ -45,7 +44,8 @@ class Connection(asyncio.Protocol):
         self._error: UpstreamError | None = None
         self._idle_s = _NEVER
         self.deadline_s = _NEVER
-        self.idle_since_s = 0.0
+        self._first_byte_s = _NEVER
+        self.idle_since_s = -_NEVER
         self.reused = False
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
         self._chunks, self._buffered = [], 0
         self.headers, self.status, self._feed = [], 0, None
         self.complete = self.started = False
-        self._idle_s = idle_s
+        self._idle_s, self._first_byte_s = idle_s, first_byte_s
         self.deadline_s = self._loop.time() + first_byte_s
         self._transport.writelines((head, body))
 
@@ -223,6 +223,24 @@ class Connection(asyncio.Protocol):
         self._wake()
         self._transport.abort()
 
+    @property
+    def heard_s(self) -> float:
+        """When a byte came last, as far as it is known."""
+        if self._parser is None:
+            return self.idle_since_s
+        return self.deadline_s - self._idle_s if self.started and self.deadline_s < _NEVER else -_NEVER
+
+    def waits_s(self, now_s: float) -> float:
+        """For how long nothing has come of an answer; -inf where none is awaited, or the client lags."""
+        if self._parser is None or self.deadline_s == _NEVER:
+            return -_NEVER
+        return now_s - self.deadline_s + (self._idle_s if self.started else self._first_byte_s)
+
+    def give_up(self) -> None:
+        """No more is expected of this engine."""
+        self.deadline_s = _NEVER
+        self._fail(UpstreamError("suspect", "the engine gives no sign of life"))
+
     def expire(self) -> None:
         """The sweeper's word: the deadline has passed."""
         self.deadline_s = _NEVER
@@ -312,6 +330,28 @@ class Pool:
             connection.expire()
         while self._idle and now_s - self._idle[0].idle_since_s >= _KEEP_IDLE_S:
             self._idle.popleft().abort()
+
+    @property
+    def heard_s(self) -> float:
+        """When a byte of the worker's came last, as far as connections tell that are open now."""
+        return max((each.heard_s for each in self._all), default=-_NEVER)
+
+    def waits_s(self, now_s: float) -> float:
+        """The longest that an answer has been awaited in vain; -inf where none is awaited."""
+        return max((each.waits_s(now_s) for each in self._all), default=-_NEVER)
+
+    def give_up(self, now_s: float, waited_s: float) -> None:
+        """Fail all answers of which nothing has come for so long."""
+        for connection in [each for each in self._all if each.waits_s(now_s) >= waited_s]:
+            connection.give_up()
+
+    @property
+    def unused(self) -> bool:
+        return not self._all
+
+    def reopen(self) -> None:
+        """After `close`."""
+        self._closed = False
 
     def close(self) -> None:
         """Close idle connections now and the others when they end."""

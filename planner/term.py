@@ -141,7 +141,7 @@ class Term:
         except BadRecordError:
             return
         worker = self._workers().get(load.worker_id)
-        if worker is not None and worker.role is Role.DECODE:
+        if worker is not None and not load.silent_s and worker.role is Role.DECODE:
             placement = self._wanted.running().get(worker.model)
             load.worker_id = worker.name or worker.worker_id  # as turn records call it
             # Unix time: it is saved, and read by a planner on another host.

@@ -6,6 +6,27 @@ from workers.engine.client import EngineClient, EngineError
 from workers.engine.metrics import Sample
 
 
+class Pulse:
+    """For how long the engine has given no sign of life. Counted is what was really waited for it, so that an
+    agent that was itself stopped for a while accuses nobody."""
+
+    def __init__(self) -> None:
+        self.silent_s = 0.0
+        self.stuck_s = 0.0
+        self._steps = -1.0
+
+    def missed(self, waited_s: float) -> None:
+        """It did not answer."""
+        self.silent_s += waited_s
+
+    def answered(self, sample: Sample, waited_s: float) -> None:
+        """It did, so long after the answer before this."""
+        self.silent_s = 0.0
+        moved = sample.steps != self._steps or not sample.running
+        self.stuck_s = 0.0 if moved else self.stuck_s + waited_s
+        self._steps = sample.steps
+
+
 class HealthCheck:
     """Follows the engine's step counter; `watch` returns why the engine must be given up."""
 

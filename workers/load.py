@@ -6,16 +6,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from ppd.core.names import load_subject
 from ppd.core.records import WorkerLoad, encode
 from ppd.runtime.bus import Bus
-from workers.engine.client import EngineClient, EngineError
+from workers.engine.client import EngineClient, EngineError, EngineSilentError
 from workers.engine.metrics import NAMES, Sample
+from workers.health import Pulse
 from workers.receiver import ReportReceiver
 from workers.speed import PrefillSpeed
 
 _EVERY_S = 0.25
 _OF_LATE_S = 10.0
+_SAID_FROM_S = 1.0  # a shorter silence is an engine that is busy
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +30,7 @@ class LoadMeter:
     def __init__(self, worker_id: str) -> None:
         self._worker_id = worker_id
         self._seq = 0
+        self._last = WorkerLoad(worker_id=worker_id)
         self._past: deque[tuple[float, Sample]] = deque()
         self._speed = PrefillSpeed()
 
@@ -49,7 +54,7 @@ class LoadMeter:
         if queued_prefill_tokens is None:
             queued_prefill_tokens = int(sample.waiting * _ratio(prefilled, answered))
         self._seq += 1
-        return WorkerLoad(
+        self._last = WorkerLoad(
             worker_id=self._worker_id,
             seq=self._seq,
             running=int(sample.running),
@@ -67,10 +72,17 @@ class LoadMeter:
             decode_tokens_per_s=_ratio(sample.generation_tokens - then.generation_tokens, took_s),
             preemptions=int(sample.preemptions),
         )
+        return self._last
+
+    def of_silence(self, silent_s: float) -> WorkerLoad:
+        """The last report, and for how long there has been no other."""
+        self._seq += 1
+        return replace(self._last, seq=self._seq, silent_s=silent_s)
 
 
 class LoadReports:
-    """Reads the engine's metrics, shows them to `saw`, and publishes a report of each reading."""
+    """Reads the engine's metrics, shows them to `saw`, and publishes a report of each reading; reports go on
+    while the engine does not answer, and say so."""
 
     def __init__(
         self,
@@ -87,20 +99,44 @@ class LoadReports:
         self._bus = bus
         self._reports = reports
         self._saw = saw
+        self._pulse = Pulse()
 
     async def run(self) -> None:
-        """For ever; a reading that fails is left out, for the health check to judge."""
+        """For ever; whether the engine must be given up is for the health check to judge."""
         while True:
             began_s = time.monotonic()
             try:
-                sample = Sample.parse(await self._engine.metrics(NAMES))
+                sample = Sample.parse(await self._read())
+            except EngineSilentError:
+                await self._silence()
             except (EngineError, ValueError) as error:
+                self._pulse.silent_s = 0.0
                 _log.debug("no load report: %s", error)
             else:
                 self._saw(sample)
+                self._pulse.answered(sample, _EVERY_S)
                 load = self._meter.report(time.monotonic(), sample, self._reports.queued_prefill_tokens)
-                await self._bus.publish(self._subject, encode(load), "load")
+                load.stuck_s = self._pulse.stuck_s
+                await self._publish(load)
             await asyncio.sleep(max(0.05, began_s + _EVERY_S - time.monotonic()))
+
+    async def _read(self) -> str:
+        reading = asyncio.ensure_future(self._engine.metrics(NAMES))
+        try:
+            while not (await asyncio.wait({reading}, timeout=_EVERY_S))[0]:
+                await self._silence()
+            return await reading
+        finally:
+            reading.cancel()
+
+    async def _silence(self) -> None:
+        """A quarter of a second in which it did not answer."""
+        self._pulse.missed(_EVERY_S)
+        if self._pulse.silent_s >= _SAID_FROM_S:
+            await self._publish(self._meter.of_silence(self._pulse.silent_s))
+
+    async def _publish(self, load: WorkerLoad) -> None:
+        await self._bus.publish(self._subject, encode(load), "load")
 
 
 def _ratio(part: float, whole: float) -> float:

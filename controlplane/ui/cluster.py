@@ -28,13 +28,19 @@ def workers(cluster: Cluster, model: str, now_s: float, stale_s: float) -> list[
     return sorted(found, key=lambda each: (str(each["role"]), str(each["name"])))
 
 
+def _status(worker: Worker, now_s: float) -> str:
+    if worker.suspected:
+        return "suspect"
+    return "resting" if worker.ready and worker.resting(now_s) else worker.record.status
+
+
 def _worker(worker: Worker, now_s: float, stale_s: float) -> dict[str, Any]:
     record, view = worker.record, worker.view(now_s, stale_s)
     return {
         "id": worker.id,
         "name": worker.name,
         "role": record.role,
-        "status": "resting" if worker.ready and worker.resting(now_s) else record.status,
+        "status": _status(worker, now_s),
         "backend": record.backend,
         "hardware": record.hardware,
         "tensor_parallel": record.tensor_parallel,

@@ -83,6 +83,8 @@ class WorkerLoad(Record):
     ttft_ms: float = 0.0  # of late; 0 = none seen
     tpot_ms: float = 0.0
     preemptions: int = 0  # since the engine's start
+    silent_s: float = 0.0  # for so long the engine has not answered its agent: all above is from before
+    stuck_s: float = 0.0  # for so long it has made no step, although requests run
     v: int = 1
 
 

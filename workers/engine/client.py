@@ -14,6 +14,10 @@ class EngineError(Exception):
     """The engine did not answer, or not with what it should; the message names URL and cause."""
 
 
+class EngineSilentError(EngineError):
+    """It did not answer at all, or not in time."""
+
+
 class EngineClient:
     """HTTP to one engine."""
 
@@ -63,7 +67,7 @@ class EngineClient:
             async with self._session.request(method, self.url + path, timeout=timeout, **rest) as reply:
                 text = await reply.text()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise EngineError(f"{self.url}{path}: {str(error) or type(error).__name__}") from error
+            raise EngineSilentError(f"{self.url}{path}: {str(error) or type(error).__name__}") from error
         if reply.status != 200:
             raise EngineError(f"{self.url}{path}: HTTP {reply.status}: {text[:300]}")
         return text

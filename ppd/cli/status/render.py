@@ -24,6 +24,13 @@ def _load(worker: Worker) -> tuple[str, ...]:
     return (str(load.running), str(load.waiting), f"{load.kv_use:.0%}", str(load.queued_prefill_tokens))
 
 
+def _state(worker: Worker) -> str:
+    """As registered, and what its agent says of its engine."""
+    load, status = worker.load, worker.record.status
+    silent_s = max(load.silent_s, load.stuck_s) if load else 0.0
+    return f"{status}, no sign of life for {silent_s:.0f} s" if silent_s >= 2 else status
+
+
 def show(report: Report, console: Console) -> None:
     """Parts, workers, tables, sessions; what cannot be known is said to be unknown."""
     parts = _table("part", "", "where", "")
@@ -38,7 +45,7 @@ def show(report: Report, console: Console) -> None:
         workers = _table("worker", "role", "model", "state", "running", "waiting", "KV", "prefill queue")
         for worker in report.workers:
             record = worker.record
-            workers.add_row(record.worker_id, record.role, record.model, record.status, *_load(worker))
+            workers.add_row(record.worker_id, record.role, record.model, _state(worker), *_load(worker))
         console.print(workers if report.workers else "workers: none are registered")
     console.print()
     if report.tables is None:

@@ -46,6 +46,8 @@ class FakeEngine:
     connections: int = 0
     on_request: Callable[[], None] = lambda: None
 
+    port: int = 0
+
     async def start(self, port: int = 0) -> "FakeEngine":
         self._writers: set[asyncio.StreamWriter] = set()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
