@@ -1,11 +1,12 @@
-"""Fixtures: the whole stack, started once by `ppd up` with real engines."""
+"""Fixtures: the whole stack, started once by `ppd up`, with real engines or simulated ones."""
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.e2e.failure_scene import Scene, scene_of, started
 from tests.e2e.local_stack import LocalStack, engines_to_ourselves
 
 
@@ -44,3 +45,18 @@ def sim_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     stack.ppd("down")
     for process in stack.processes():
         process.kill()
+
+
+@pytest.fixture(scope="module")
+def scene_stack(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalStack]:
+    """2P2D of simulated engines, whose services have the SETTINGS of the test's module."""
+    with started(tmp_path_factory.mktemp("scene"), **request.module.SETTINGS) as made:
+        yield made
+
+
+@pytest.fixture
+async def scene(scene_stack: LocalStack) -> AsyncIterator[Scene]:
+    async with scene_of(scene_stack) as made:
+        yield made

@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -36,6 +39,18 @@ def started(home: Path, **settings: str) -> Iterator[LocalStack]:
             process.kill()
 
 
+@contextmanager
+def held(*pids: int) -> Iterator[None]:
+    """Stopped: connections stay open and nothing answers."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
 class Scene:
     """The stack as a test sees it."""
 
@@ -54,6 +69,25 @@ class Scene:
         found, _ = await self._etcd.list(names.workers_prefix("default"))
         records = [decode(value, WorkerRecord) for value in found.values()]
         return {each.name: each.url for each in records if each.status is WorkerStatus.READY}
+
+    def engine_pid(self, name: str) -> int:
+        """Of the engine itself, not of its agent."""
+        found = {process.pid: process.cmdline() for process in self.stack.processes()}
+        pids = [
+            pid
+            for pid, line in found.items()
+            if "workers.sim.server" in line and any(part.startswith(f"{name}-") for part in line)
+        ]
+        assert len(pids) == 1, found
+        return pids[0]
+
+    async def health(self) -> dict[str, Any]:
+        """The frontend's; empty where it does not answer."""
+        try:
+            async with self.http.get(f"{self.stack.url}/health") as answer:
+                return dict(await answer.json())
+        except (aiohttp.ClientError, TimeoutError):
+            return {}
 
     async def until(self, condition: Callable[[], Awaitable[bool]], within_s: float = 120) -> None:
         """An etcd that does not answer in time is asked again."""

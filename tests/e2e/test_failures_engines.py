@@ -4,30 +4,15 @@ Each test has twenty streams on 2P2D while something breaks: no request fails, n
 what broke takes traffic again by itself, and in the end no engine holds KV for anybody.
 """
 
-from collections.abc import AsyncIterator, Iterator
-
 import pytest
 
 from tests.e2e.failure_load import crash, fault, gauge
-from tests.e2e.failure_scene import Scene, scene_of, started
-from tests.e2e.local_stack import LocalStack
+from tests.e2e.failure_scene import Scene
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 # Deadlines in proportion to engines that answer within milliseconds.
 SETTINGS = {"PPD_PREFILL_S": "4", "PPD_FIRST_BYTE_S": "8", "PPD_IDLE_S": "4"}
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    with started(tmp_path_factory.mktemp("failures"), **SETTINGS) as made:
-        yield made
-
-
-@pytest.fixture
-async def scene(stack: LocalStack) -> AsyncIterator[Scene]:
-    async with scene_of(stack) as made:
-        yield made
 
 
 @pytest.mark.parametrize("name", ["p0", "d0"])

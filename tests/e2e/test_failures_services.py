@@ -6,51 +6,17 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 import pytest
 
 from tests.e2e.failure_load import Load, gauge
-from tests.e2e.failure_scene import MODEL, Scene, scene_of, started
-from tests.e2e.local_stack import LocalStack
+from tests.e2e.failure_scene import MODEL, Scene, held
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 ROOM = 16  # turns at once, and as many in the queue
 SETTINGS = {"PPD_MAX_RUNNING": str(ROOM), "PPD_MAX_QUEUED": str(ROOM), "PPD_QUEUE_S": "60"}
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    with started(tmp_path_factory.mktemp("outages"), **SETTINGS) as made:
-        yield made
-
-
-@pytest.fixture
-async def scene(stack: LocalStack) -> AsyncIterator[Scene]:
-    async with scene_of(stack) as made:
-        yield made
-
-
-async def _health(scene: Scene) -> dict[str, object]:
-    try:
-        async with scene.http.get(f"{scene.stack.url}/health") as answer:
-            return dict(await answer.json())
-    except (aiohttp.ClientError, TimeoutError):
-        return {}
-
-
-@contextlib.contextmanager
-def _held(*pids: int) -> Iterator[None]:
-    """Stopped: connections stay open and nothing answers."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("away_s", [5, pytest.param(60, marks=pytest.mark.slow)])
@@ -62,8 +28,10 @@ async def test_a_server_is_away(scene: Scene, name: str, kind: str, away_s: int)
     pids = scene.stack.pids()
     others = {member: pid for member, pid in pids.items() if member != name}
     async with scene.load(chats=12) as load:
-        held = [pids[name]] if kind == "silent" else [state["supervisor"]["pid"]]  # which would start it anew
-        with _held(*held):
+        stopped = (
+            [pids[name]] if kind == "silent" else [state["supervisor"]["pid"]]
+        )  # which would start it anew
+        with held(*stopped):
             if kind == "killed":
                 os.kill(pids[name], signal.SIGKILL)
             await asyncio.sleep(away_s)
@@ -71,7 +39,7 @@ async def test_a_server_is_away(scene: Scene, name: str, kind: str, away_s: int)
         await load.more(20)
 
         async def recovered() -> bool:
-            return (await _health(scene)).get("status") == "ok"
+            return (await scene.health()).get("status") == "ok"
 
         await scene.until(recovered)
         await load.more(20)
@@ -95,7 +63,7 @@ async def test_the_frontend_is_restarted(scene: Scene) -> None:
         os.kill(before, signal.SIGKILL)
 
         async def back() -> bool:
-            return scene.stack.pids()["frontend"] != before and (await _health(scene)).get("status") == "ok"
+            return scene.stack.pids()["frontend"] != before and (await scene.health()).get("status") == "ok"
 
         await scene.until(back)
         load.routes.clear()
