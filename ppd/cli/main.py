@@ -1,11 +1,11 @@
 """The `ppd` command: one table of subcommands, each imported only when it is called."""
 
-import importlib
 import os
 import signal
 import sys
-from types import ModuleType
 from typing import NamedTuple
+
+from ppd.cli import lazily
 
 
 class Command(NamedTuple):
@@ -62,21 +62,6 @@ def _unknown(name: str) -> str:
     return f"ppd: there is no command {name!r}; {hint}"
 
 
-def _import(module: str) -> ModuleType:
-    """Import it; a Ctrl-C meanwhile ends this process at once.
-
-    As a KeyboardInterrupt it would be lost where it hits a library that guards an import of its own.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is not signal.default_int_handler:
-        return importlib.import_module(module)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        return importlib.import_module(module)
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-
 def run(argv: list[str]) -> int:
     """Run one command; the exit status."""
     if not argv or argv[0] in ("-h", "--help", "help"):
@@ -91,7 +76,7 @@ def run(argv: list[str]) -> int:
     if command is None:
         print(_unknown(argv[0]), file=sys.stderr)
         return 2
-    result: int = _import(command.module).main(argv[1:])
+    result: int = lazily.load(command.module).main(argv[1:])
     return result
 
 
@@ -105,6 +90,7 @@ def main() -> None:
         # The reader of a pipe such as `ppd status | head` went away; closing must not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is left is the interpreter's own end
     sys.exit(status)
 
 
