@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import CliSuppress
 
+from ppd.core.hardware import load_profile
 from ppd.runtime.settings import ServiceSettings
 
 
@@ -71,6 +72,8 @@ class WorkerSettings(ServiceSettings):
     def _fill(self) -> "WorkerSettings":
         if self.attach and self.role != "replica" and self.run_dir is None:
             raise ValueError("--attach needs the --run-dir that the engine's connector was given")
+        if self.engine == "sim" and self.hardware:
+            load_profile(self.hardware)  # its error is a ValueError that names what there is
         self.served_name = self.served_name or self.model.rstrip("/").rpartition("/")[2]
         self.name = self.name or self.role
         self.advertise_host = self.advertise_host or self.host

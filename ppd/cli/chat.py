@@ -11,7 +11,7 @@ import msgspec
 from pydantic import Field
 
 from ppd.cli import paths
-from ppd.cli.stack import stack
+from ppd.cli.stack.state import running
 from ppd.core.names import H_REASON, H_ROUTE
 from ppd.runtime.settings import CommandSettings, Secret, load, secret
 
@@ -185,7 +185,7 @@ def _talk(url: str, model: str, settings: ChatSettings) -> int:
 
 def main(argv: list[str]) -> int:
     settings = load(ChatSettings, argv, "ppd chat")
-    local = stack.running(paths.home())
+    local = running(paths.home())
     url = (
         (settings.url or (local.endpoint if local else "http://127.0.0.1:8000"))
         .rstrip("/")

@@ -1,17 +1,20 @@
 """`ppd up`: a whole stack as local processes, in the foreground or, with `--detach`, in the background."""
 
-import asyncio
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
 
 from pydantic import Field
 
-from ppd.cli import paths
+from ppd.cli import lazily, paths
 from ppd.cli.model import catalog
-from ppd.cli.stack import detached, plan, stack
-from ppd.cli.stack.progress import for_terminal
-from ppd.cli.stack.summary import summary
-from ppd.core.placement import PlacementError, parse_placement
+from ppd.cli.stack.spec import PlanError, Spec
+from ppd.cli.stack.state import BusyError, Lock, StateFile, busy, running
+from ppd.core import policies
+from ppd.core.hardware import load_profile
+from ppd.core.placement import parse_placement
 from ppd.runtime.settings import CommaList, CommandSettings, load
 
 
@@ -30,11 +33,20 @@ class UpSettings(CommandSettings):
     gpus: CommaList = Field(
         [], description="CUDA devices, shared evenly by the engines, such as 0,1,2,3; none: CPU engines"
     )
-    engine: str = Field("vllm", pattern="^(vllm|sim)$", description="vllm, or sim for simulated engines")
+    engine: Literal["vllm", "sim"] = Field("vllm", description="vllm, or sim for simulated engines")
     hardware: str = Field("h100-llama-3.1-8b", description="what simulated engines simulate")
     policy: str = Field("", description="the frontend's routing policy; empty: its default")
     namespace: str = Field("default", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="of the cluster")
     detach: bool = Field(False, description="return once the stack serves; `ppd down` stops it")
+
+
+@contextmanager
+def _of(flag: str) -> Iterator[None]:
+    """A value that cannot be used is said with its flag. Raises PlanError."""
+    try:
+        yield
+    except ValueError as error:
+        raise PlanError(f"--{flag}: {error}") from None
 
 
 def _model(settings: UpSettings) -> catalog.Model:
@@ -45,11 +57,20 @@ def _model(settings: UpSettings) -> catalog.Model:
     return catalog.find(settings.model or catalog.DEFAULT)
 
 
-def _spec(settings: UpSettings, engine_args: list[str]) -> plan.Spec:
-    """Raises PlacementError or ModelError."""
-    return plan.Spec(
-        placement=parse_placement(settings.placement),
-        model=_model(settings),
+def _spec(settings: UpSettings, engine_args: list[str]) -> Spec:
+    """Raises PlanError for a value that no part of the stack could use."""
+    with _of("placement"):
+        placement = parse_placement(settings.placement)
+    with _of("policy"):
+        policies.make(settings.policy or policies.DEFAULT)
+    if settings.engine == "sim":
+        with _of("hardware"):
+            load_profile(settings.hardware)
+    with _of("model"):
+        model = _model(settings)
+    return Spec(
+        placement=placement,
+        model=model,
         host=settings.host,
         port=settings.port,
         engine=settings.engine,
@@ -72,23 +93,29 @@ def main(argv: list[str]) -> int:
     settings = load(UpSettings, argv[:cut], "ppd up")
     try:
         spec = _spec(settings, argv[cut + 1 :])
-    except (PlacementError, catalog.ModelError) as error:
+    except PlanError as error:
         print(f"ppd up: {error}", file=sys.stderr)
         return 2
     _forget_own_environment()
-    folder, progress = paths.home(), for_terminal()
+    folder = paths.home()
     try:
         paths.make_writable(folder)
     except OSError as error:
         where = "set PPD_HOME to a folder that can be written"
         print(f"ppd up: cannot write {folder}: {error.strerror}; {where}", file=sys.stderr)
         return 1
+    lock = Lock(folder)
     try:
-        if (other := stack.running(folder)) is not None:
-            raise stack.busy(other)
-        if settings.detach:
-            return detached.start(spec, folder, progress)
-        return asyncio.run(stack.Stack(spec, folder, progress, summary).run())
-    except stack.BusyError as error:
+        # Before all that takes long: from here on `ppd down` knows that there is something to stop.
+        if (other := running(folder)) is not None or not lock.take():
+            raise busy(other or StateFile(folder).read())
+        begin: Callable[[Spec, object, Lock, bool], int] = lazily.load("ppd.cli.stack.begin").run
+        return begin(spec, folder, lock, settings.detach)
+    except PlanError as error:
+        print(f"ppd up: {error}", file=sys.stderr)
+        return 2
+    except BusyError as error:
         print(f"ppd up: {error}", file=sys.stderr)
         return 1
+    finally:
+        lock.release()

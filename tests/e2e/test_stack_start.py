@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 
 import pytest
 
@@ -84,6 +85,30 @@ def test_detached_it_serves_refuses_a_second_and_goes_down_without_trace(sim_sta
     assert _port_is_free(sim_stack.port)
 
 
+@pytest.mark.parametrize("flags", [(), ("--detach",)], ids=["in front", "detached"])
+@pytest.mark.parametrize("after_s", [0.0, 0.5, 1.0, 2.0])
+def test_down_stops_what_has_only_just_begun(
+    sim_stack: LocalStack, flags: tuple[str, ...], after_s: float
+) -> None:
+    up = subprocess.Popen(
+        sim_stack.command("up", "--port", str(sim_stack.port), *SIM, *flags),
+        env=sim_stack.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    eventually(sim_stack.home.joinpath("lock").exists)
+    time.sleep(after_s)
+    down = sim_stack.ppd("down")
+    assert (down.returncode, down.stderr) == (0, "")
+    assert down.stdout == f"stopped 1P1D at {sim_stack.url}\n"
+    output, _ = up.communicate(timeout=60)
+    assert up.returncode in (130, 0), output  # 0: it was up by then
+    assert "Traceback" not in output
+    assert sim_stack.nothing_is_left()
+    assert _port_is_free(sim_stack.port)
+
+
 def test_an_engine_that_cannot_start_is_named_with_the_end_of_its_log(sim_stack: LocalStack) -> None:
     up = sim_stack.up(*SIM, "--", "--no-such-flag")
     assert up.returncode == 1
@@ -101,7 +126,9 @@ def test_a_taken_port_is_named_with_its_holder(sim_stack: LocalStack) -> None:
     assert sim_stack.nothing_is_left()
 
 
-@pytest.mark.parametrize("args", [("--placement", "1P"), ("--placement", "x"), ("--port", "0"), ("--bogus",)])
+@pytest.mark.parametrize(
+    "args", [("--placement", "1P"), ("--policy", "x"), ("--hardware", "x"), ("--port", "0"), ("--bogus",)]
+)
 def test_wrong_flags_are_refused_before_anything_starts(sim_stack: LocalStack, args: tuple[str, ...]) -> None:
     up = sim_stack.ppd("up", *SIM, *args)
     assert up.returncode == 2

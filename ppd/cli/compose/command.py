@@ -2,11 +2,13 @@
 
 import sys
 from pathlib import Path
+from typing import Literal
 
 from pydantic import AliasChoices, Field
 
 from ppd.cli.compose.layout import LayoutError, lay_out
 from ppd.cli.compose.render import Kind, Wanted, render, targets
+from ppd.core.hardware import HardwareError, load_profile
 from ppd.core.placement import PlacementError, parse_placement
 from ppd.runtime.settings import CommaList, CommandSettings, load
 
@@ -22,7 +24,7 @@ class ComposeSettings(CommandSettings):
         [], description="CUDA devices of each node, shared evenly by its engines, such as 0,1,2,3; none: CPU"
     )
     model: str = Field("", description="what the engines load; empty: PPD_MODEL, else a default")
-    engine: str = Field("vllm", pattern="^(vllm|sim)$", description="vllm, or sim for simulated engines")
+    engine: Literal["vllm", "sim"] = Field("vllm", description="vllm, or sim for simulated engines")
     hardware: str = Field("h100-llama-3.1-8b", description="the profile that simulated engines follow")
     nodes: CommaList = Field(
         [], description="addresses of several nodes that share etcd and NATS on the first; none: one node"
@@ -47,7 +49,9 @@ def main(argv: list[str]) -> int:
     try:
         placement = parse_placement(settings.placement)
         nodes = lay_out(placement, tuple(settings.gpus), tuple(settings.nodes))
-    except (PlacementError, LayoutError) as error:
+        if settings.engine == "sim":
+            load_profile(settings.hardware)
+    except (PlacementError, LayoutError, HardwareError) as error:
         print(f"ppd compose: {error}", file=sys.stderr)
         return 2
     if len(nodes) > 1 and settings.output == "-":

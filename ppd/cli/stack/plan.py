@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -11,17 +12,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from ppd.cli.model.catalog import Model
 from ppd.cli.stack import ports, probes
+from ppd.cli.stack.spec import PlanError, Spec
 from ppd.core.names import Role
-from ppd.core.placement import Placement
 
 # A probe is asked again and again; its argument is the start time of the process, seconds since the epoch.
 Ready = Callable[[float], Awaitable[bool]]
 
 
-class PlanError(RuntimeError):
-    """The stack cannot be started like this; the message says what to do."""
+_DEVICE = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 
 class Kind(IntEnum):
@@ -42,22 +41,6 @@ class Member:
     waits_for: str
     ready: Ready
     stop_within_s: float = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What the user asked for."""
-
-    placement: Placement
-    model: Model
-    host: str
-    port: int
-    engine: str  # vllm or sim
-    hardware: str  # the profile of simulated engines
-    gpus: tuple[str, ...]
-    namespace: str
-    engine_args: tuple[str, ...]
-    policy: str  # empty: the frontend's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +163,24 @@ def _frontend_args(spec: Spec) -> list[str]:
     return args
 
 
+def endpoint(spec: Spec) -> str:
+    return f"http://{f'[{spec.host}]' if ':' in spec.host else spec.host}:{spec.port}"
+
+
+def check(spec: Spec) -> None:
+    """Raises PlanError for what can be seen to fail before anything is started."""
+    if spec.engine == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise PlanError(
+            "vLLM is not installed here: pip install 'ppd[engine-cpu]' or 'ppd[engine-gpu]', or --engine sim"
+        )
+    for device in spec.gpus:
+        if not _DEVICE.fullmatch(device) or spec.gpus.count(device) > 1:
+            raise PlanError(
+                f"--gpus: {device!r} is no CUDA device, or twice there: write for example 0,1,2,3"
+            )
+    _device_args(spec, [0])
+
+
 def make(spec: Spec, home: Path, logs: Path) -> Plan:
     """The stack for `spec` on ports that are free now.
 
@@ -187,7 +188,7 @@ def make(spec: Spec, home: Path, logs: Path) -> Plan:
     """
     etcd_port, peer_port, nats_port, monitor_port, planner_port = ports.free_ports(5)
     etcd, nats = f"{ports.HOST}:{etcd_port}", f"nats://{ports.HOST}:{nats_port}"
-    endpoint = f"http://{f'[{spec.host}]' if ':' in spec.host else spec.host}:{spec.port}"
+    url = endpoint(spec)
     common = ["--etcd", etcd, "--nats", nats, "--namespace", spec.namespace]
     planner = Member(
         "planner",
@@ -201,7 +202,7 @@ def make(spec: Spec, home: Path, logs: Path) -> Plan:
         Kind.FRONTEND,
         _ppd("frontend", *_frontend_args(spec), *common),
         f"it listens on port {spec.port}",
-        lambda _: probes.http_ok(f"{endpoint}/live"),
+        lambda _: probes.http_ok(f"{url}/live"),
         stop_within_s=20,
     )
     members = (
@@ -211,4 +212,4 @@ def make(spec: Spec, home: Path, logs: Path) -> Plan:
         *_workers(spec, common, etcd, logs),
         frontend,
     )
-    return Plan(members, endpoint, etcd, nats)
+    return Plan(members, url, etcd, nats)

@@ -16,33 +16,26 @@ from ppd.cli.stack import leftovers, plan, ports, probes
 from ppd.cli.stack.keeper import Keeper, StartError, with_log
 from ppd.cli.stack.process import Process, describe_end, last_lines
 from ppd.cli.stack.progress import Progress
-from ppd.cli.stack.state import Lock, MemberState, Phase, StackState, StateFile, alive
+from ppd.cli.stack.spec import PlanError, Spec
+from ppd.cli.stack.state import Lock, MemberState, Phase, StackState, StateFile, busy
 
 _START_WITHIN_S = 600.0
 _POLL_S = 0.25
-
-
-class BusyError(RuntimeError):
-    """A stack runs in this folder already; the message says how to reach it."""
-
-
-def busy(state: StackState | None) -> BusyError:
-    where = f": {state.endpoint} ({state.placement}, {state.phase})" if state else ""
-    return BusyError(f"a stack runs here already{where}; `ppd status` shows it, `ppd down` stops it")
-
-
-def running(folder: Path) -> StackState | None:
-    """The stack whose supervisor lives in `folder`, if there is one."""
-    state = StateFile(folder).read()
-    return state if state is not None and alive(state.supervisor) else None
 
 
 class Stack:
     """One run of a stack, from its start to its end."""
 
     def __init__(
-        self, spec: plan.Spec, folder: Path, progress: Progress, summary: Callable[[StackState], str]
+        self,
+        spec: Spec,
+        folder: Path,
+        progress: Progress,
+        summary: Callable[[StackState], str],
+        lock: Lock | None = None,
     ) -> None:
+        """`lock`: the folder's, where it is held already."""
+        self._lock = lock or Lock(folder)
         self._spec = spec
         self._folder = folder
         self._logs = folder / "logs"
@@ -57,6 +50,7 @@ class Stack:
         self._state = StackState(
             stack_id=uuid.uuid4().hex,
             supervisor=MemberState(name="supervisor", pid=me.pid, started_unix_s=me.create_time()),
+            endpoint=plan.endpoint(spec),
             placement=str(spec.placement),
             model=spec.model.served_name,
             namespace=spec.namespace,
@@ -70,17 +64,20 @@ class Stack:
         SIGINT, SIGTERM and SIGHUP stop it in order; a second one does so without waiting for streams.
         Raises BusyError if a stack runs in this folder.
         """
-        lock = Lock(self._folder)
-        if not lock.take():
+        if not self._lock.take():
             raise busy(self._file.read())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal)
+        # `ppd down` finds it from here on; what a killed one has left stays known until it is cleared.
+        if (old := self._file.read()) is not None:
+            self._state.predecessors = [*old.predecessors, old.stack_id]
+        self._write()
         try:
             return await self._run()
         finally:
             self._file.remove()
-            lock.release()
+            self._lock.release()
             self._progress.close()
 
     def _on_signal(self) -> None:
@@ -95,9 +92,9 @@ class Stack:
         status, message = 0, ""
         try:
             if not starting.done():
-                status = 130
+                status, message = 130, "ppd up: told to stop before it was up"
             elif error := starting.exception():
-                if not isinstance(error, StartError | plan.PlanError | ports.PortError):
+                if not isinstance(error, StartError | PlanError | ports.PortError):
                     raise error
                 status, message = 1, f"ppd up: {error}"
             else:
@@ -140,12 +137,11 @@ class Stack:
         etcd is begun anew each time, since all that is in it belongs to processes that are gone; tables,
         turns and sessions are in NATS and stay.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        old = self._file.read()
-        if old is not None:
-            count = await asyncio.to_thread(leftovers.sweep, old.stack_id, None, 10)
+        for stack_id in self._state.predecessors:
+            count = await asyncio.to_thread(leftovers.sweep, stack_id, None, 10)
             if count:
                 self._progress.say(f"ended {count} processes that an earlier stack left behind")
+        self._state.predecessors = []
         shutil.rmtree(self._folder / "etcd", ignore_errors=True)
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs.mkdir(parents=True)
@@ -212,5 +208,6 @@ class Stack:
             members = [keeper for keeper in self._keepers if keeper.member.kind == kind]
             self._progress.note(step, ", ".join(keeper.member.name for keeper in members))
             await asyncio.gather(*(keeper.stop(self._hurry) for keeper in members))
-        await asyncio.to_thread(leftovers.sweep, self._state.stack_id)
+        for stack_id in (self._state.stack_id, *self._state.predecessors):
+            await asyncio.to_thread(leftovers.sweep, stack_id)
         self._progress.end(step, True)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 from enum import StrEnum
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import msgspec
 import psutil
 
 _SAME_START_S = 1.0  # a start time is a sum of two clocks that the kernel rounds
+_LOCK_WITHIN_S = 0.3  # who only asks about the lock has it for a moment
 
 
 class Phase(StrEnum):
@@ -42,6 +44,7 @@ class StackState(msgspec.Struct, kw_only=True):
     nats: str = ""
     log_dir: str = ""
     members: list[MemberState] = []
+    predecessors: list[str] = []  # stacks whose supervisor was killed, and whose processes may still live
 
 
 def alive(member: MemberState) -> bool:
@@ -77,25 +80,65 @@ class StateFile:
 
 
 class Lock:
-    """Held by the supervisor for as long as it lives; the kernel lets go of it when the supervisor dies."""
+    """Taken by `ppd up` before anything else, and held by the supervisor for as long as it lives; the kernel
+    lets go of it when the last process that has it dies. So a stack that begins to start is seen before it
+    can say anything of itself."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "lock"
-        self._fd: int | None = None
+    def __init__(self, folder: Path, fd: int | None = None) -> None:
+        """`fd`: of a lock that was inherited."""
+        self.path = folder / "lock"
+        self.fd = fd
 
     def take(self) -> bool:
         """Whether it could be had."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return False
-        self._fd = fd
+        if self.fd is not None:
+            return True
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        until_s = time.monotonic() + _LOCK_WITHIN_S
+        while not _flock(fd, fcntl.LOCK_EX):
+            if time.monotonic() > until_s:
+                os.close(fd)
+                return False
+            time.sleep(0.02)
+        self.fd = fd
         return True
 
+    def taken(self) -> bool:
+        """Whether another process holds it."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            return not _flock(fd, fcntl.LOCK_SH)
+        finally:
+            os.close(fd)
+
     def release(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
+def _flock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class BusyError(RuntimeError):
+    """A stack runs in this folder already; the message says how to reach it."""
+
+
+def busy(state: StackState | None) -> BusyError:
+    where = f": {state.endpoint} ({state.placement}, {state.phase})" if state else ""
+    return BusyError(f"a stack runs here already{where}; `ppd status` shows it, `ppd down` stops it")
+
+
+def running(folder: Path) -> StackState | None:
+    """The stack whose supervisor lives in `folder`, if there is one."""
+    state = StateFile(folder).read()
+    return state if state is not None and alive(state.supervisor) else None

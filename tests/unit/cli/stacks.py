@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ppd.cli.model.catalog import Model
 from ppd.cli.stack import plan
+from ppd.cli.stack.spec import Spec
 from ppd.core.placement import parse_placement
 
 # Says that it runs, ends on SIGTERM and says that too; with `slow`, only after ten minutes.
@@ -59,8 +60,8 @@ def events(folder: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def spec(port: int) -> plan.Spec:
-    return plan.Spec(
+def spec(port: int) -> Spec:
+    return Spec(
         placement=parse_placement("1P1D"),
         model=Model("m", "org/m"),
         host="127.0.0.1",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ppd.cli import main
+from ppd.cli import lazily, main
 
 pytestmark = pytest.mark.unit
 
@@ -93,8 +93,87 @@ def test_an_interrupt_while_a_command_is_imported_is_not_lost(tmp_path: Path) ->
 
 def test_after_the_import_an_interrupt_reaches_the_command() -> None:
     handler = signal.getsignal(signal.SIGINT)
-    main._import("ppd.cli.paths")
+    lazily.load("ppd.cli.paths")
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_interrupt_before_anything_is_imported_is_no_traceback() -> None:
+    code = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "ppd.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from ppd.cli.entry import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_way_in_imports_nothing() -> None:
+    code = "import sys; known = set(sys.modules); import ppd.cli.entry; print(*set(sys.modules) - known)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"ppd", "ppd.cli", "ppd.cli.entry"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ["--policy", "nonsense"],
+            "--policy: there is no policy 'nonsense': choose from adaptive, ppd, static",
+        ),
+        (["--policy", "static:y=1"], "--policy: policy static:y=1"),
+        (["--hardware", "nonsense"], "--hardware: there is no hardware profile 'nonsense': there are "),
+        (["--placement", "1P"], "--placement: '1P' cannot serve"),
+        (["--placement", "nonsense"], "--placement: 'nonsense' is no placement: write for example 1P1D"),
+        (["--engine", "nonsense"], "--engine: Input should be 'vllm' or 'sim'"),
+        (["--engine", "vllm", "--model", "nonsense"], "--model: there is no model 'nonsense': give smollm2"),
+        (["--port", "70000"], "--port: Input should be less than or equal to 65535"),
+    ],
+)
+@pytest.mark.parametrize("detach", [[], ["--detach"]])
+def test_values_that_nobody_could_use_are_said_before_anything_is_made(
+    flags: list[str],
+    said: str,
+    detach: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PPD_HOME", str(tmp_path / "home"))
+    try:
+        status = main.run(["up", "--engine", "sim", *flags, *detach])
+    except SystemExit as end:
+        status = end.code  # type: ignore[assignment]
+    out, err = capsys.readouterr()
+    assert (status, out) == (2, "")
+    assert err.startswith(f"ppd up: {said}")
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            ["worker", "--role", "decode", "--engine", "sim", "--model", "m"],
+            "there is no hardware profile 'x'",
+        ),
+        (["compose", "--engine", "sim"], "there is no hardware profile 'x'"),
+    ],
+)
+def test_other_commands_know_the_profiles_too(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = main.run([*argv, "--hardware", "x"])
+    except SystemExit as end:
+        status = end.code  # type: ignore[assignment]
+    assert status == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_said_with_what_to_set(

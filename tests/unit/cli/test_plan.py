@@ -4,16 +4,15 @@ import pytest
 
 from ppd.cli.model.catalog import Model
 from ppd.cli.stack import plan
+from ppd.cli.stack.spec import PlanError, Spec
 from ppd.core.names import Role
 from ppd.core.placement import parse_placement
 
 pytestmark = pytest.mark.unit
 
 
-def _spec(
-    placement: str = "1P1D", gpus: tuple[str, ...] = (), engine_args: tuple[str, ...] = ()
-) -> plan.Spec:
-    return plan.Spec(
+def _spec(placement: str = "1P1D", gpus: tuple[str, ...] = (), engine_args: tuple[str, ...] = ()) -> Spec:
+    return Spec(
         placement=parse_placement(placement),
         model=Model("m", "org/m"),
         host="127.0.0.1",
@@ -27,7 +26,7 @@ def _spec(
     )
 
 
-def _workers(spec: plan.Spec, folder: Path) -> list[plan.Member]:
+def _workers(spec: Spec, folder: Path) -> list[plan.Member]:
     made = plan.make(spec, folder, folder / "logs")
     return [member for member in made.members if member.kind == plan.Kind.WORKER]
 
@@ -74,8 +73,24 @@ def test_gpus_are_shared_evenly_each_used_once(tmp_path: Path) -> None:
 
 
 def test_gpus_that_cannot_be_shared_evenly_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(plan.PlanError, match="3 GPUs cannot be shared evenly by the 2 engines of 1P1D"):
+    with pytest.raises(PlanError, match="3 GPUs cannot be shared evenly by the 2 engines of 1P1D"):
         plan.make(_spec(gpus=("0", "1", "2")), tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("gpus", [("0", "0"), ("0", "x"), ("0", "1", "2")])
+def test_gpus_that_cannot_be_are_seen_before_anything_starts(
+    gpus: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan.importlib.util, "find_spec", lambda name: name)
+    with pytest.raises(PlanError, match=r"GPUs|CUDA device"):
+        plan.check(_spec(gpus=gpus))
+    plan.check(_spec(gpus=("GPU-5f1a-2", "MIG-0b1c/3/0")))
+
+
+def test_so_is_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PlanError, match="vLLM is not installed here: pip install"):
+        plan.check(_spec())
 
 
 def test_engine_flags_reach_every_worker_behind_a_bare_dash(tmp_path: Path) -> None:

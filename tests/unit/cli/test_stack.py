@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ppd.cli.stack import leftovers, plan, ports, probes
-from ppd.cli.stack.stack import BusyError, Stack, running
-from ppd.cli.stack.state import Phase, StackState, StateFile
+from ppd.cli.stack.stack import Stack
+from ppd.cli.stack.state import BusyError, Phase, StackState, StateFile, running
 from tests.unit.cli.stacks import events, failing, runs, service, spec
 
 pytestmark = pytest.mark.unit

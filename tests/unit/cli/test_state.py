@@ -57,7 +57,26 @@ def test_the_lock_is_held_by_one_and_free_after_a_kill(tmp_path: Path) -> None:
     assert other.stdout.readline() == "True\n"
     lock = Lock(tmp_path)
     assert not lock.take()
+    assert lock.taken()
     other.kill()
     other.wait()
+    assert not lock.taken()
     assert lock.take()
     lock.release()
+
+
+def test_to_ask_about_the_lock_does_not_keep_anybody_from_it(tmp_path: Path) -> None:
+    assert not Lock(tmp_path / "none").taken()
+    code = (
+        "import sys, pathlib; from ppd.cli.stack.state import Lock; lock = Lock(pathlib.Path(sys.argv[1]));"
+        "print(flush=True)\nwhile True: lock.taken()"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    other.stdout.readline()
+    for _ in range(20):
+        lock = Lock(tmp_path)
+        assert lock.take()
+        lock.release()
+    other.kill()
+    other.wait()
