@@ -1,7 +1,7 @@
 """`--processes N`: as many processes as asked for share one port, one set of counters and one set of metrics.
 
-The parent holds a listening socket for each child, so that connections which come while a child is being
-replaced wait for the new one. It serves nothing itself.
+The parent holds a socket for each child, on which the child listens as soon as it can serve: connections that
+come while a child is being replaced wait for the new one. It serves nothing itself.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ def supervise(settings: FrontendSettings, run: Callable[[Sibling], int], log: lo
     """Serve in as many processes as the settings say, until SIGTERM or SIGINT. Raises OSError (the port)."""
     memory = quota.shared_memory(settings.processes)
     if settings.processes == 1:
-        return run(Sibling(0, server.listen(settings.host, settings.port), memory))
+        return run(Sibling(0, server.bind(settings.host, settings.port), memory))
     listeners = _listeners(settings)
     settings.port = listeners[0].getsockname()[1]
     folder = tempfile.mkdtemp(prefix="ppd-metrics-")
@@ -63,9 +63,9 @@ def supervise(settings: FrontendSettings, run: Callable[[Sibling], int], log: lo
 
 def _listeners(settings: FrontendSettings) -> list[socket.socket]:
     """One socket for each process on the same port, which no other program listens on. Raises OSError."""
-    with server.listen(settings.host, settings.port) as probe:
+    with server.bind(settings.host, settings.port) as probe:
         port = probe.getsockname()[1]
-    return [server.listen(settings.host, port, shared=True) for _ in range(settings.processes)]
+    return [server.bind(settings.host, port, shared=True) for _ in range(settings.processes)]
 
 
 class _Parent:

@@ -21,7 +21,10 @@ _WARM_S = 2.0
 
 
 def run(settings: FrontendSettings, sibling: Sibling) -> int:
-    """Serve on the sibling's socket until SIGINT or SIGTERM."""
+    """Serve on the sibling's socket until SIGINT or SIGTERM.
+
+    Raises OSError where somebody else has come to listen on its port meanwhile.
+    """
     try:
         return uvloop.run(_serve(settings, sibling))
     except KeyboardInterrupt:

@@ -21,7 +21,7 @@ from controlplane.errors import ApiError
 WIRE = "ppd.wire"
 _SWEEP_TICKS = 10  # of uvicorn's loop, each 0.1 s
 _MAX_HEADERS = 256
-_LINGER_S = 2.0
+_LINGER_S, _LINGER_BYTES = 2.0, 32 << 20
 
 
 class Limits(NamedTuple):
@@ -38,9 +38,7 @@ class Wire:
 
     __slots__ = ("_flow", "_transport", "is_last", "on_gone")
 
-    def __init__(
-        self, transport: asyncio.Transport, flow: FlowControl, is_last: Callable[[], bool]
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl, is_last: Callable[[], bool]) -> None:
         """`is_last`: to be asked before an answer begins, whether its connection ends with it."""
         self._transport = transport
         self._flow = flow
@@ -69,6 +67,7 @@ class _Parting:
         self.write = transport.write
         self.is_closing = transport.is_closing
         self.closed = False
+        self._left = _LINGER_BYTES
 
     def close(self) -> None:
         """Nothing more is sent, and what comes is read and thrown away, for a while."""
@@ -76,6 +75,11 @@ class _Parting:
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._loop.call_later(_LINGER_S, self._transport.close)
+
+    def drop(self, data: bytes) -> None:
+        self._left -= len(data)
+        if self._left < 0:
+            self._transport.close()
 
 
 class _HeadTooLargeError(Exception):
@@ -99,7 +103,7 @@ class Protocol(HttpToolsProtocol):
         self._wire = Wire(transport, self.flow, self._is_last)
         self._extensions = {WIRE: self._wire}
         if len(self.connections) > self._limits.connections:
-            self._refuse(ApiError(503, "too many connections", retry_after_s=1), linger=False)
+            self._refuse(ApiError(503, "too many connections", retry_after_s=1))
 
     def _is_last(self) -> bool:
         """Whether a part of the request that is answered now is still to come, which nobody will read."""
@@ -111,7 +115,10 @@ class Protocol(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing() or (self._parting is not None and self._parting.closed):
+        if self.transport.is_closing():
+            return
+        if self._parting is not None and self._parting.closed:
+            self._parting.drop(data)
             return
         super().data_received(data)
         if self._head_since_s:
@@ -140,21 +147,16 @@ class Protocol(HttpToolsProtocol):
             431, f"a head may have {self._limits.head_bytes} bytes and {_MAX_HEADERS} header lines"
         )
 
-    def _refuse(self, error: ApiError, linger: bool = True) -> None:
+    def _refuse(self, error: ApiError) -> None:
         """The error as an answer, and the end of the connection."""
-        if self.transport.is_closing() or (self._parting is not None and self._parting.closed):
+        if self.transport.is_closing():
             return
         body = error.body()
         lines = [f"HTTP/1.1 {error.status} Refused".encode()]
         lines += [b"%b: %b" % header for header in error.headers()]
         lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
         self.transport.write(b"\r\n".join(lines))
-        self._head_since_s = 0.0
-        if linger and (self._served is None or self._served.response_complete):
-            self._parting = _Parting(self.transport, self.loop)
-            self._parting.close()
-        else:
-            self.transport.close()
+        self.transport.close()
         self._abandon()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -228,8 +230,12 @@ def tls_context(cert: str, key: str | None) -> ssl.SSLContext:
     return context
 
 
-def listen(host: str, port: int, backlog: int = 2048, shared: bool = False) -> socket.socket:
-    """A listening socket; `shared`: others of this user may listen on the port too. Raises OSError."""
+def bind(host: str, port: int, shared: bool = False) -> socket.socket:
+    """A socket on which a server may listen, once it can serve: until then clients are refused at once rather
+    than left waiting. `shared`: others of this user may listen on the port too.
+
+    Raises OSError where somebody else listens there.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -237,7 +243,6 @@ def listen(host: str, port: int, backlog: int = 2048, shared: bool = False) -> s
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((host, port))
-        listener.listen(backlog)
     except BaseException:
         listener.close()
         raise

@@ -3,9 +3,11 @@
 import asyncio
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from ppd.runtime import keys
 from tests.contract.controlplane.conftest import Cluster
 from tests.contract.controlplane.processes import Processes, processes
+from tests.support.servers import free_port
 
 pytestmark = pytest.mark.contract
 
@@ -83,6 +86,31 @@ async def test_a_new_certificate_is_shown_after_sighup(cluster: Cluster, tmp_pat
         (tmp_path / "key.pem").write_text("broken")
         os.kill(frontend.process.pid, signal.SIGHUP)
         assert (await frontend.chat("hi"))[0] == "d0"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_who_is_let_in_is_served_at_once(count: int, tmp_path: Path) -> None:
+    """Not before all that serving needs is imported."""
+    port, began_s = free_port(), time.monotonic()
+    argv = [sys.executable, "-m", "ppd.cli.main", "frontend", "--port", str(port), "--processes", str(count)]
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen([*argv, "--etcd", "127.0.0.1:1"], stdout=log, stderr=log)
+    try:
+        while True:
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            try:
+                connection = socket.create_connection(("127.0.0.1", port), 60)
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+        let_in_s = time.monotonic() - began_s
+        connection.sendall(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert time.monotonic() - began_s - let_in_s < let_in_s / 2
+        connection.close()
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 @pytest.mark.parametrize(

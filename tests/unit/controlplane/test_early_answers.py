@@ -1,10 +1,12 @@
 """Answers that are given before a request is all there, and what answers say of the request."""
 
 import asyncio
+import socket
 import time
 
 import pytest
 
+from controlplane import server
 from controlplane.errors import ApiError
 from ppd.core.names import Role
 from tests.unit.controlplane.conftest import P_D, Stack, running
@@ -121,5 +123,18 @@ async def test_nor_does_a_path_or_an_engines_word(stack: Stack) -> None:
 
 
 async def test_a_short_name_is_repeated_whole() -> None:
-    async with running({"r0": Role.REPLICA}) as stack, await stack.chat("hi", **{"model": "nope"}) as response:
+    async with (
+        running({"r0": Role.REPLICA}) as stack,
+        await stack.chat("hi", **{"model": "nope"}) as response,
+    ):
         assert (await response.json())["error"]["message"] == "The model `nope` does not exist."
+
+
+def test_until_a_server_can_serve_clients_are_refused() -> None:
+    with server.bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5)
+        listener.listen()
+        with pytest.raises(OSError, match="in use"):
+            server.bind("127.0.0.1", port)
