@@ -1,8 +1,6 @@
 """The NIXL handshake as vLLM's connector speaks it, and the source's side of a read."""
 
 import asyncio
-import contextlib
-import socket
 import time
 from typing import Any
 
@@ -10,12 +8,11 @@ import msgspec
 from aiohttp import web
 
 from ppd.core.engine import Engine, Link, Port, Request
-from ppd.core.names import KV_RELEASE, KV_REQUEST_ID, Role
-from ppd.core.records import KvMoved
+from ppd.core.names import KV_HOLD, KV_RELEASE, KV_REQUEST_ID, Role
 from workers.connector.transfers import WORKER_ID
-from workers.reports import REPORTS_SOCKET, pack
 from workers.sim.driver import Driver
 from workers.sim.faults import Faults
+from workers.sim.peers import readable
 from workers.sim.settings import SimSettings
 
 KvParams = dict[str, Any]
@@ -51,26 +48,20 @@ class Handoff:
             self._driver.abort(self._prefills.pop(str(turn), ""))
         return bool(turn)
 
-    def report_failure(self, params: KvParams) -> None:
-        """Tell the agent, as the connector does, that nothing came of a read."""
-        if self._settings.run_dir is None:
-            return
-        report = KvMoved(
-            request_id=str(params.get(KV_REQUEST_ID, "")),
-            worker_id=self._settings.worker_id,
-            source_worker_id=str(params.get(WORKER_ID, "")),
-            direction="p-d" if params.get("do_remote_prefill") else "d-p",
-            error="the blocks could not be read",
-        )
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out, contextlib.suppress(OSError):
-            out.setblocking(False)
-            out.sendto(pack(report), str(self._settings.run_dir / REPORTS_SOCKET))
-
     def leases(self, params: KvParams | None) -> bool:
-        """Whether a request with these parameters keeps its blocks after its end."""
+        """Whether a request with these parameters keeps its blocks after its end: as with the project's
+        connector, D does where it is asked to hold them."""
         if not params or self._settings.role is Role.REPLICA:
             return False
-        return bool(params.get("do_remote_decode")) or self._settings.pullback
+        return bool(params.get("do_remote_decode") or (params.get(KV_HOLD) and self._settings.pullback))
+
+    def pullable(self, params: KvParams | None, prompt_tokens: int) -> int:
+        """Of a prompt, the tokens that can be read from another engine."""
+        if params is None or not readable(params):
+            return 0
+        if params.get("do_remote_prefill"):
+            return prompt_tokens
+        return min(int(params.get("remote_num_tokens") or 0), prompt_tokens)
 
     def params(self, request: Request, asked: KvParams) -> KvParams:
         """What the answer says of the blocks that it left behind."""

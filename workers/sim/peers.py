@@ -24,27 +24,32 @@ class Peers:
     async def close(self) -> None:
         await self._session.close()
 
-    async def read(self, params: dict[str, Any], tokens: int, bytes_per_token: int) -> bool:
-        """Pull `tokens` tokens of what `params` names (0 = only free it). False on failure."""
+    async def read(self, params: dict[str, Any], tokens: int, bytes_per_token: int) -> tuple[float, str]:
+        """Pull `tokens` tokens of what `params` names (0 = only free it). How long it took, and why it failed
+        where it did."""
         url = f"http://{params['remote_host']}:{params['remote_port']}{READ_PATH}"
         body = {
             "request_id": params["remote_request_id"],
             "engine_id": params["remote_engine_id"],
             "tokens": tokens,
         }
-        began_s = time.monotonic()
+        began_s, error = time.monotonic(), ""
         try:
             async with self._session.post(url, json=body) as reply:
-                ok = reply.status == 200
-        except (TimeoutError, aiohttp.ClientError, OSError):
-            ok = False
-        if not ok:
+                if reply.status != 200:
+                    error = f"refused: {(await reply.text())[:200]}"
+        except TimeoutError:
+            error = f"timed out: not complete after {_DEADLINE_S:g} s"
+        except (aiohttp.ClientError, OSError) as cause:
+            error = f"unreachable: {cause}"
+        took_s = time.monotonic() - began_s
+        if error:
             self.failures += 1
         elif tokens:
             self.reads += 1
             self.bytes += tokens * bytes_per_token
-            self.seconds += time.monotonic() - began_s
-        return ok
+            self.seconds += took_s
+        return took_s, error
 
 
 def readable(params: dict[str, Any] | None) -> bool:

@@ -23,6 +23,7 @@ from workers.sim.asked import Asked, BadRequestError, Body, ask, parse_body, pro
 from workers.sim.driver import Driver, Stream
 from workers.sim.faults import Faults, changed
 from workers.sim.handoff import Handoff, KvParams
+from workers.sim.moves import Moves
 from workers.sim.peers import READ_PATH, Peers, readable
 from workers.sim.settings import SimSettings, parse
 from workers.sim.writer import StreamWriter
@@ -40,6 +41,7 @@ class SimServer:
         self.peers = Peers()
         self.faults = Faults()
         self.handoff = Handoff(settings, self.driver, secrets.token_hex(8), settings.port)
+        self.moves = Moves(settings, self.handoff.engine_id, self.peers, engine.pool.block_size)
         self.max_model_len = settings.max_model_len or engine.profile.file.max_model_len_tokens
         self._rng = random.Random(0)
         self._background: set[asyncio.Task[Any]] = set()
@@ -136,12 +138,14 @@ class SimServer:
                 if not stream.ended.is_set():
                     self.driver.abort(stream.request.request_id)
         counts = self._usage(asked, streams)
+        kv, first = asked.body.kv_transfer_params, streams[0].request
+        left = self.handoff.params(first, kv) if kv and first.lease else None
+        if kv and left and self.settings.role is Role.DECODE:
+            self.moves.hold(kv, left)
         if response is not None and writer is not None:
             writer.close(counts)
             await response.write_eof()
             return response
-        kv = asked.body.kv_transfer_params
-        left = self.handoff.params(streams[0].request, kv) if kv and streams[0].request.lease else None
         body = shapes.whole(asked, request_id, created, counts, left)
         return web.Response(body=body, content_type="application/json")
 
@@ -154,19 +158,14 @@ class SimServer:
             tuple(text.block_keys(whole, self.driver.engine.pool.block_size)),
             text.count(answer.prompt),
             len(answer.tokens),
-            pull_tokens=self._pullable(kv, text.count(answer.prompt)),
+            pull_tokens=self.handoff.pullable(kv, text.count(answer.prompt)),
             lease=index == 0 and self.handoff.leases(kv),
         )
 
         async def pull(request: Request) -> bool:
             assert kv is not None  # noqa: S101
-            ok = await self.peers.read(
-                kv, request.pulled_tokens, self.driver.engine.profile.file.kv_bytes_per_token
-            )
-            if ok:
-                self.driver.pulled_tokens += request.pulled_tokens
-            else:
-                self.handoff.report_failure(kv)
+            ok = await self.moves.pull(kv, request, self.driver.engine.profile.file.kv_bytes_per_token)
+            self.driver.pulled_tokens += request.pulled_tokens if ok else 0
             return ok
 
         def push(first: int, last: int) -> None:
@@ -174,13 +173,6 @@ class SimServer:
                 writer.tokens(index, first, last)
 
         return Stream(request, push, pull)
-
-    def _pullable(self, kv: KvParams | None, prompt_tokens: int) -> int:
-        if kv is None or not readable(kv):
-            return 0
-        if kv.get("do_remote_prefill"):
-            return prompt_tokens
-        return min(int(kv.get("remote_num_tokens") or 0), prompt_tokens)
 
     def _usage(self, asked: Asked, streams: list[Stream]) -> dict[str, Any]:
         prompt = sum(text.count(p) for p in asked.prompts)
@@ -294,7 +286,11 @@ class SimServer:
             stepping.result()  # a fault of the model itself: die loudly
         stepping.cancel()
         await runner.cleanup()
+        await self.close()
+
+    async def close(self) -> None:
         await self.peers.close()
+        await asyncio.to_thread(self.moves.close)
 
     def _facts(self) -> ConnectorFacts:
         settings, config = self.settings, self.driver.engine.config

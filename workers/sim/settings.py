@@ -28,6 +28,8 @@ class SimSettings:
     speed: float = 1.0
     run_dir: Path | None = None
     worker_id: str = ""
+    otlp_endpoint: str = ""
+    sample_ratio: float = 1.0
 
 
 def parse(argv: list[str]) -> SimSettings:
@@ -58,4 +60,6 @@ def parse(argv: list[str]) -> SimSettings:
     add("--speed", type=float, default=1.0, help="how many times faster than the hardware")
     add("--run-dir", type=Path, default=None, help="where the agent looks for the connector's facts")
     add("--worker-id", default="", help="this incarnation's id, for the facts")
+    add("--otlp-endpoint", default="", help="where spans of KV transfers go; empty: nowhere")
+    add("--sample-ratio", type=float, default=1.0, help="share of KV transfers without a turn to trace")
     return SimSettings(**vars(parser.parse_args(argv)))

@@ -70,7 +70,7 @@ async def start():
             async def stop():
                 stepping.cancel()
                 await runner.cleanup()
-                await server.peers.close()
+                await server.close()
 
             stack.push_async_callback(stop)
             return Running(server, f"http://127.0.0.1:{port}", session)

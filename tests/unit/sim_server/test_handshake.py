@@ -2,7 +2,7 @@
 
 import pytest
 
-from ppd.core.names import Role
+from ppd.core.names import KV_HOLD, Role
 
 pytestmark = pytest.mark.unit
 STORY = [{"role": "user", "content": "Tell me a long story about a small town. " * 30}]
@@ -17,9 +17,9 @@ def content(reply):
     return reply["choices"][0]["message"]["content"]
 
 
-async def p_then_d(p, d, messages, max_tokens=20):
+async def p_then_d(p, d, messages, max_tokens=20, **more):
     prefilled = await p.chat(messages, max_tokens=1, kv=FOR_P)
-    return await d.chat(messages, max_tokens=max_tokens, kv=prefilled["kv_transfer_params"])
+    return await d.chat(messages, max_tokens=max_tokens, kv={**prefilled["kv_transfer_params"], **more})
 
 
 async def test_every_path_gives_the_same_text_and_d_computes_one_token(start):
@@ -36,7 +36,7 @@ async def test_every_path_gives_the_same_text_and_d_computes_one_token(start):
 
 
 async def test_p_keeps_its_blocks_until_d_has_read_them(start):
-    p, d = await start(Role.PREFILL), await start(Role.DECODE, pullback=False)
+    p, d = await start(Role.PREFILL), await start(Role.DECODE)
     prefilled = await p.chat(STORY, max_tokens=1, kv=FOR_P)
     assert p.engine.leased == 1
     assert p.engine.pool.in_use > 0
@@ -73,7 +73,7 @@ async def test_a_request_that_d_refuses_frees_ps_blocks(start):
 
 async def test_p_pulls_a_conversation_back_from_d(start):
     p, d = await start(Role.PREFILL), await start(Role.DECODE)
-    first = await p_then_d(p, d, STORY, max_tokens=60)
+    first = await p_then_d(p, d, STORY, max_tokens=60, **{KV_HOLD: True})
     back = first["kv_transfer_params"]
     assert back["do_remote_decode"]
     assert d.engine.leased == 1
