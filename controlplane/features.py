@@ -36,7 +36,9 @@ class FeatureReader:
         return self.sessions.match(identity.candidates(request.messages, request.keys), now_s)
 
     def read(self, request: Request, match: Match | None, now_s: float) -> Conversation:
-        answers = sum(message.role == "assistant" for message in request.messages)
+        # Of a history that is known to its last answer, no more than its end is looked at.
+        known = match is not None and match.exact
+        answers = 0 if known else sum(message.role == "assistant" for message in request.messages)
         session = match.session if match else None
         if session is None and request.explicit_id:
             session = self.sessions.by_explicit_id(explicit_key(request), now_s)

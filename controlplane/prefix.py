@@ -5,6 +5,7 @@ is what identity and features need: keys, roles, the ends of answers. So a turn'
 in it, not on the length of the chat.
 """
 
+import os
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ MIN_BYTES = 16 * 1024  # a shorter body is parsed as fast as it is recognized
 _BLOCK_BYTES = 8 * 1024
 _MAX_MESSAGES = 100_000  # over all entries: some 25 MB
 _NAME = b'"messages"'
+# Nobody outside can make two bodies that are taken for one another, of which only the first was checked.
+_SEED = int.from_bytes(os.urandom(8))
 
 
 class Remembered(Message):
@@ -30,7 +33,7 @@ class Known(NamedTuple):
     """The beginning of a body, up to the end of a message."""
 
     end: int  # where it ends
-    digest: int
+    rest: int  # the digest of what lies behind its whole blocks
     array: int  # where the messages' array begins
     first: int  # where the first message begins
     messages: list[Message]
@@ -71,11 +74,10 @@ class Prefixes:
             return None
         view = memoryview(body)
         digests = _digests(view)
-        for digest in reversed(digests):
+        for blocks in range(len(digests), 0, -1):
+            digest = digests[blocks - 1]
             known = self._known.get(digest)
-            if known is None or known.end >= len(body):
-                continue
-            if xxhash.xxh3_64_intdigest(view[: known.end]) != known.digest:
+            if known is None or known.end >= len(body) or _rest(view, blocks, known.end) != known.rest:
                 continue
             after = _skip_space(body, known.end)
             if body[after : after + 1] == b",":
@@ -122,10 +124,10 @@ class Prefixes:
             end -= 1
         if end < _BLOCK_BYTES or len(messages) > self._max // 4:
             return
-        view = memoryview(body)
-        digest = (digests or _digests(view))[end // _BLOCK_BYTES - 1]
+        view, blocks = memoryview(body), end // _BLOCK_BYTES
+        digest = (digests or _digests(view))[blocks - 1]
         self._drop(digest)
-        self._known[digest] = Known(end, xxhash.xxh3_64_intdigest(view[:end]), array, first, messages, keys)
+        self._known[digest] = Known(end, _rest(view, blocks, end), array, first, messages, keys)
         self._messages += len(messages)
         while self._messages > self._max:
             self._drop(next(iter(self._known)))
@@ -143,12 +145,17 @@ def _skip_space(body: bytes, at: int) -> int:
 
 def _digests(view: memoryview) -> list[int]:
     """Of the first block, the first two, and so on, as far as whole blocks go."""
-    hasher = xxhash.xxh3_64()
+    hasher = xxhash.xxh3_64(seed=_SEED)
     found = []
     for at in range(0, len(view) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
         hasher.update(view[at : at + _BLOCK_BYTES])
         found.append(hasher.intdigest())
     return found
+
+
+def _rest(view: memoryview, blocks: int, end: int) -> int:
+    """Of what lies between so many blocks and `end`."""
+    return xxhash.xxh3_64_intdigest(view[blocks * _BLOCK_BYTES : end], _SEED)
 
 
 def _remember(message: Message) -> Message:

@@ -107,10 +107,13 @@ def candidates(messages: Sequence[Message], keys: Sequence[int]) -> Iterator[Can
 
     A request without an earlier answer begins a conversation and yields none: many chats begin alike.
     """
-    answers = [i for i, message in enumerate(messages) if message.role == "assistant"]
-    if not answers:
-        return
-    if answers[-1] != len(messages) - 1:
-        yield Candidate(None, keys[-1], len(messages))  # the same question again: regenerate, or sent twice
-    for i in reversed(answers):
+    last = True
+    for i in range(len(messages) - 1, -1, -1):  # mostly one of the first fits: the history may be long
+        if messages[i].role != "assistant":
+            continue
+        if last and i != len(messages) - 1:
+            yield Candidate(
+                None, keys[-1], len(messages)
+            )  # the same question again: regenerate, or sent twice
+        last = False
         yield Candidate(after_key(keys[i], _mark_of_message(messages[i])), keys[i], i)
