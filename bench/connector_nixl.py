@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Tracer
 
+from workers.connector.progress import sleep_between_polls
 from workers.connector.reporter import Reporter
 from workers.connector.spans import Puller
 from workers.connector.transfers import Origin, Transfer, TransferBook
@@ -36,6 +37,7 @@ class Link:
     """Two agents, and the descriptors of what one reads from the other."""
 
     def __init__(self) -> None:
+        sleep_between_polls(10)  # as on a CPU: two threads that spin would be measured instead
         settings = nixl_agent_config(backends=["UCX"], capture_telemetry=True)
         self.puller = nixl_agent("bench-d", settings)
         source = nixl_agent("bench-p", settings)

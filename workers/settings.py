@@ -38,6 +38,13 @@ class WorkerSettings(ServiceSettings):
     pullback_min_tokens: int = Field(
         64, ge=0, description="a prefill engine that lacks fewer tokens computes them rather than pull them"
     )
+    kv_poll_ms: int = Field(
+        -1,
+        ge=-1,
+        le=1000,
+        description="how long NIXL's progress thread sleeps when nothing wakes it; 0: never, a core spins for"
+        " it; -1: 10 on the CPU, 0 on CUDA",
+    )
     attach: str = Field("", description="URL of an engine that runs already; see workers/README.md")
     run_dir: FilePath | None = Field(
         None, description="where agent and connector meet (facts, reports); empty: a temporary folder"
@@ -77,6 +84,8 @@ class WorkerSettings(ServiceSettings):
         self.served_name = self.served_name or self.model.rstrip("/").rpartition("/")[2]
         self.name = self.name or self.role
         self.advertise_host = self.advertise_host or self.host
+        if self.kv_poll_ms < 0:
+            self.kv_poll_ms = 10 if self.backend == "cpu" else 0
         self.side_channel_host = self.side_channel_host or self.advertise_host
         return self
 

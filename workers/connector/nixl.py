@@ -17,6 +17,7 @@ from workers.connector.internals import (
     mismatch,
     registered_kv,
 )
+from workers.connector.progress import sleep_between_polls
 from workers.connector.reporter import Reporter
 from workers.connector.spans import Puller
 from workers.connector.transfers import TransferBook
@@ -29,8 +30,8 @@ class NixlConnector(NixlPullConnector):
     """vLLM's NIXL pull connector, which says what it is and what it moves.
 
     Its own settings are `kv_connector_extra_config.ppd`: worker_id, run_dir, otlp_endpoint, sample_ratio,
-    plain_on_mismatch. Raises RuntimeError for a vLLM that it does not know, unless the last is true: then
-    it is vLLM's own connector, without spans, reports and pull-back.
+    poll_ms, plain_on_mismatch. Raises RuntimeError for a vLLM that it does not know, unless the last is true:
+    then it is vLLM's own connector, without spans, reports and pull-back.
     """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
@@ -38,6 +39,7 @@ class NixlConnector(NixlPullConnector):
         self._run_dir = Path(self._own["run_dir"]) if self._own.get("run_dir") else None
         self._reporter: Reporter | None = None
         self._config = vllm_config
+        sleep_between_polls(int(self._own.get("poll_ms", 0)))
         why = mismatch()
         if why and not self._own.get("plain_on_mismatch"):
             raise RuntimeError(f"{why}; --plain-connector-on-mismatch would serve without KV spans")

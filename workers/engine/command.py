@@ -76,6 +76,7 @@ def kv_transfer_config(settings: WorkerSettings, start: Start) -> dict[str, Any]
                 "run_dir": str(start.run_dir),
                 "otlp_endpoint": settings.otlp_endpoint,
                 "sample_ratio": settings.sample_ratio,
+                "poll_ms": settings.kv_poll_ms,
                 "plain_on_mismatch": settings.plain_connector_on_mismatch,
             },
         },
