@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 
 from tests.contract.controlplane.conftest import Cluster
 from tests.support.servers import free_port
@@ -58,6 +59,12 @@ def _start(argv: list[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(argv, stdout=file, stderr=file)
 
 
+def _listening(port: int) -> int:
+    """How many of the processes let clients in: each listens once it can serve."""
+    found = psutil.net_connections("tcp")
+    return sum(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in found)
+
+
 @asynccontextmanager
 async def processes(
     cluster: Cluster, folder: Path, count: int, *flags: str, scheme: str = "http"
@@ -76,6 +83,9 @@ async def processes(
             seen = 0
             while seen < 4 * count:  # in a row, so that very likely every process was asked
                 assert process.poll() is None, (folder / "log").read_text()
+                if _listening(port) < count:
+                    await asyncio.sleep(0.1)
+                    continue
                 try:
                     status, text = await made.get("/health")
                 except (aiohttp.ClientError, TimeoutError):
