@@ -13,7 +13,7 @@ from controlplane.access import is_admin
 from controlplane.ask_planner import Planner
 from controlplane.errors import ApiError
 from ppd.core.names import Path
-from ppd.core.records import TurnRecord, encode
+from ppd.core.records import encode
 
 if TYPE_CHECKING:
     from controlplane.surface import Parts
@@ -47,7 +47,7 @@ def router(parts: "Parts") -> APIRouter:
 
 
 def _of_this_process(admin: APIRouter, parts: "Parts") -> None:
-    """With several processes each tells of itself; `pid` says which one it was."""
+    """With several processes each tells of itself, `pid` says which one it was, and of the turns of all."""
 
     @admin.get("/state")
     async def state() -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _of_this_process(admin: APIRouter, parts: "Parts") -> None:
         filters = {name: value for name, value in wanted.items() if value}
         found = [
             each
-            for each in reversed(parts.ledger.recent)
+            for each in reversed(parts.siblings.late())
             if all(getattr(each, name) == value for name, value in filters.items())
         ]
         return [{name: getattr(each, name) for name in _DECISION} for each in found[:limit]]
@@ -124,7 +124,7 @@ def _of_this_process(admin: APIRouter, parts: "Parts") -> None:
     @admin.get("/turns")
     async def turns(limit: Limit = 50) -> Response:
         """The turns of late as they were recorded, the newest first."""
-        newest: list[TurnRecord] = list(parts.ledger.recent)[::-1][:limit]
+        newest = parts.siblings.late()[::-1][:limit]
         return Response(
             b"[" + b",".join(encode(each) for each in newest) + b"]", media_type="application/json"
         )

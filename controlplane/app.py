@@ -22,6 +22,7 @@ from controlplane.recorder import Recorder
 from controlplane.route import Router
 from controlplane.settings import FrontendSettings
 from controlplane.sharing import Sharing
+from controlplane.siblings import Gauges, Siblings
 from controlplane.tables import Tables
 from controlplane.tokens import TokenCounter
 from controlplane.transfers import Transfers
@@ -50,8 +51,9 @@ class Frontend:
         tracer: Tracer | None,
         logger: logging.Logger,
         quota: Quota | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
-        """`quota`: where several processes share one. Raises KeyFileError."""
+        """`quota` and `siblings`: where several processes share them. Raises KeyFileError."""
         self._settings = settings
         self._log = logger
         self.access = Access(settings.keys, quota or Quota(shared_memory(1)), logger)
@@ -74,8 +76,15 @@ class Frontend:
         self.sharing = Sharing(self._sessions_bus, settings.namespace, settings.session_ttl_s, logger)
         self.history = History(self.sessions, self.transfers, self.sharing, logger)
         self.recorder = Recorder(self.bus, settings.namespace, settings.max_records, logger)
+        self._siblings = siblings or Siblings()
         self.ledger = Ledger(
-            self.cluster, self.features, self.history, self.transfers, self.recorder, settings.policy
+            self.cluster,
+            self.features,
+            self.history,
+            self.transfers,
+            self.recorder,
+            self._siblings,
+            settings.policy,
         )
         policy = policies.make(settings.policy)
         router = Router(self.cluster, policy, self.tables, self.links, settings.load_stale_s)
@@ -101,7 +110,7 @@ class Frontend:
                 self.bus,
                 self.tables,
                 self.sessions,
-                self.ledger,
+                self._siblings,
                 self.turns.gate,
             )
         )
@@ -193,6 +202,8 @@ class Frontend:
             metrics.SESSIONS.set(len(self.sessions))
             metrics.RUNNING.set(self.turns.gate.running)
             metrics.QUEUED.set(self.turns.gate.queued)
+            gate = self.turns.gate
+            self._siblings.say(Gauges(len(self.sessions), gate.running, gate.queued), now_s)
 
     async def close(self) -> None:
         """Send what is pending, and let go of everything. Bounded."""

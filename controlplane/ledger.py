@@ -1,7 +1,6 @@
 """The end of a turn: session, metrics, record, span."""
 
 import time
-from collections import deque
 from typing import Any
 
 from controlplane import metrics
@@ -10,12 +9,11 @@ from controlplane.features import FeatureReader
 from controlplane.history import History
 from controlplane.metrics import labelled
 from controlplane.recorder import Recorder
+from controlplane.siblings import Siblings
 from controlplane.state import TurnState
 from controlplane.transfers import Transfers
 from ppd.core.names import Outcome, Path, Reason
 from ppd.core.records import TurnRecord
-
-_RECENT = 256
 
 
 class Ledger:
@@ -28,6 +26,7 @@ class Ledger:
         history: History,
         transfers: Transfers,
         recorder: Recorder,
+        siblings: Siblings,
         policy: str,
     ) -> None:
         self._transfers = transfers
@@ -36,7 +35,8 @@ class Ledger:
         self._history = history
         self._recorder = recorder
         self._policy = policy
-        self.recent: deque[TurnRecord] = deque(maxlen=_RECENT)
+        self._siblings = siblings
+        self.recent = siblings.own
 
     def refused(self, status: int) -> None:
         """A request that was no turn."""
@@ -59,7 +59,7 @@ class Ledger:
                     turn.spans.needless_transfer(direction)
             self._transfers.closed(record)
         self._count(turn, record)
-        self.recent.append(record)
+        self._siblings.add(record)
         if turn.placed:
             self._recorder.add(record)
         turn.spans.end(turn.status, _attributes(turn, record) if turn.spans.recording else {})

@@ -1,4 +1,4 @@
-"""`--processes N`: as many processes as asked for share one port, one set of counters and one set of metrics.
+"""`--processes N`: as many processes as asked for share one port, counters, metrics and the turns of late.
 
 The parent holds a socket for each child, on which the child listens as soon as it can serve: connections that
 come while a child is being replaced wait for the new one. It serves nothing itself.
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from controlplane import quota, server
+from controlplane import quota, server, siblings
 from controlplane.settings import FrontendSettings
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
@@ -31,6 +31,7 @@ class Sibling(NamedTuple):
     number: int
     listener: socket.socket
     memory: mmap.mmap  # of the counters that all share
+    turns: mmap.mmap | None = None  # of what they show of each other; None where there is one
     parent_pipe: int = -1  # readable once the parent is gone; -1 where there is none
 
 
@@ -80,6 +81,7 @@ class _Parent:
         self._settings = settings
         self._run = run
         self._memory = memory
+        self._turns = siblings.shared_memory(settings.processes)
         self._log = log
         self._children = [_Child(number, listener) for number, listener in enumerate(listeners)]
         self._pipe = os.pipe()  # never written to: its end tells children that the parent is gone
@@ -116,7 +118,8 @@ class _Parent:
             for other in self._children:
                 if other is not child:
                     other.listener.close()
-            status = self._run(Sibling(child.number, child.listener, self._memory, self._pipe[0]))
+            shared = (self._memory, self._turns)
+            status = self._run(Sibling(child.number, child.listener, *shared, self._pipe[0]))
         except BaseException:
             self._log.exception("process %d", child.number)
         finally:

@@ -15,6 +15,7 @@ from controlplane.door import EXPOSED
 from controlplane.processes import Sibling
 from controlplane.quota import Quota
 from controlplane.settings import FrontendSettings
+from controlplane.siblings import Siblings
 from ppd.runtime import logs, tracing
 
 _WARM_S = 2.0
@@ -37,7 +38,8 @@ async def _serve(settings: FrontendSettings, sibling: Sibling) -> int:
     if settings.otlp_endpoint:
         tracer = tracing.setup("ppd-frontend", settings.otlp_endpoint, sample_ratio=settings.trace_ratio)
     quota = Quota(sibling.memory, settings.processes, sibling.number)
-    frontend = Frontend(settings, tracer, log, quota)
+    siblings = Siblings(sibling.turns, settings.processes, sibling.number)
+    frontend = Frontend(settings, tracer, log, quota, siblings)
     frontend.start()
     await frontend.warm(_WARM_S)
     tls = _tls(settings)

@@ -16,9 +16,9 @@ from controlplane import admin, metrics, ui
 from controlplane.cluster import Cluster
 from controlplane.errors import ApiError, no_such_model
 from controlplane.gate import Gate
-from controlplane.ledger import Ledger
 from controlplane.schemas import document
 from controlplane.settings import FrontendSettings
+from controlplane.siblings import Siblings
 from controlplane.tables import Tables
 from ppd.core.names import Role
 from ppd.core.sessions import SessionStore
@@ -36,7 +36,7 @@ class Parts:
     bus: Bus
     tables: Tables
     sessions: SessionStore
-    ledger: Ledger
+    siblings: Siblings
     gate: Gate
 
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from controlplane.ask_planner import Planner
 from controlplane.errors import ApiError
+from controlplane.siblings import Gauges
 from controlplane.ui import cluster, table, turns
 from controlplane.ui.guard import Guard
 from ppd.core import cells
@@ -38,6 +39,7 @@ def router(parts: "Parts") -> APIRouter:
         "slo": settings.slo,
         "jaeger_url": settings.jaeger_url,
         "can_change": bool(settings.admin_key),
+        "processes": settings.processes,
     }
 
     async def seen(request: Request) -> None:
@@ -46,7 +48,7 @@ def router(parts: "Parts") -> APIRouter:
     routes = APIRouter(dependencies=[Depends(seen)])
 
     def recent(model: str) -> list[TurnRecord]:
-        return [record for record in parts.ledger.recent if record.model == model]
+        return [record for record in parts.siblings.late() if record.model == model]
 
     @routes.get("/overview")
     async def overview(model: Name = "") -> Response:
@@ -54,6 +56,8 @@ def router(parts: "Parts") -> APIRouter:
         known = cluster.models(parts.cluster, parts.tables)
         shown = model or (known[0]["name"] if known else "")
         now_s, records = asyncio.get_running_loop().time(), recent(shown)
+        gate = parts.gate
+        gauges = parts.siblings.total(Gauges(len(parts.sessions), gate.running, gate.queued), now_s)
         return _json(
             {
                 "unix_s": time.time(),
@@ -62,8 +66,8 @@ def router(parts: "Parts") -> APIRouter:
                 "models": known,
                 "etcd": parts.watch.connected,
                 "nats": parts.bus.connected,
-                "sessions": len(parts.sessions),
-                "queued": parts.gate.queued,
+                "sessions": gauges.sessions,
+                "queued": gauges.queued,
                 "workers": cluster.workers(parts.cluster, shown, now_s, settings.load_stale_s),
                 "late": turns.summary(records),
                 "decisions": [turns.decision(record) for record in records[: -_DECISIONS - 1 : -1]],

@@ -50,7 +50,7 @@ async function step() {
   showHealth(state);
   showFigures(overview);
   showTopology(overview);
-  showRoutes(overview.late);
+  showRoutes(overview);
   showDecisions(overview);
   await heat.show(overview);
   say(byId("live"), "live");

@@ -6,9 +6,10 @@ import { PATHS, bytes, ms, nameOf, percent, plural } from "./format.js";
 const ROW = 46;
 const TICKS = [1, 3, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000];
 
-export function showRoutes(late) {
+export function showRoutes({ late, processes }) {
   const seconds = late.last_unix_s - late.first_unix_s;
-  say(byId("window"), late.turns ? `last ${plural(late.turns, "turn")}, within ${seconds < 120 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`}` : "");
+  const whose = processes > 1 ? ` of all ${processes} processes` : "";
+  say(byId("window"), late.turns ? `last ${plural(late.turns, "turn")}${whose}, within ${seconds < 120 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`}` : "");
   const found = PATHS.filter((path) => late.paths[path]);
   showMix(late, found);
   showTtft(late, found);

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,8 @@ class Processes:
         lines = [json.loads(line) for line in (self._folder / "access").read_text().splitlines()]
         return [line["pid"] for line in lines if line["path"].startswith("/v1/chat")]
 
-    async def get(self, path: str) -> tuple[int, str]:
-        async with self.http.get(self.url + path) as response:
+    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+        async with self.http.get(self.url + path, headers=headers) as response:
             return response.status, await response.text()
 
     async def chat(self, *messages: str, **headers: str) -> tuple[str, str]:

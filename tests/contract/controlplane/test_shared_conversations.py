@@ -1,6 +1,7 @@
 """Several frontends, and several processes of one, serve the same conversations."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -25,9 +26,10 @@ async def more_engines(cluster: Cluster) -> None:
 
 
 async def test_turns_over_the_processes_of_one_frontend_agree_on_one_d(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await more_engines(cluster)
+    monkeypatch.setenv("PPD_ADMIN_KEY", "operator")
     async with processes(cluster, tmp_path, 3) as frontend:
 
         async def conversation(number: int) -> list[str]:
@@ -50,6 +52,14 @@ async def test_turns_over_the_processes_of_one_frontend_agree_on_one_d(
             if line.startswith("ppd_requests_total{")
         )
         assert (status, counted) == (200, 24 * TURNS)
+        # Whichever process answers, an operator and the live page see the turns of all.
+        operator = {"x-ppd-admin-key": "operator"}
+        for _ in range(9):
+            status, text = await frontend.get("/ui/data/overview", operator)
+            overview = json.loads(text)
+            assert (status, overview["processes"], overview["late"]["turns"]) == (200, 3, 24 * TURNS)
+            _, text = await frontend.get("/admin/turns?limit=1000", operator)
+            assert len({each["request_id"] for each in json.loads(text)}) == 24 * TURNS
 
 
 async def test_first_turns_at_once_under_one_id_agree_on_one_d(cluster: Cluster, tmp_path: Path) -> None:
