@@ -28,9 +28,11 @@ main(parser.parse_args())
 
 
 def blocks(language: str) -> dict[str, str]:
-    """The code of the page, by the heading above it."""
+    """The code of the page that names this file, by the heading above it."""
     found, heading = {}, ""
-    pattern = re.compile(r"^#+ ([^\n]*)$|^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    pattern = re.compile(
+        r"^#+ ([^\n]*)$|^```(\w+) by=tests/e2e/test_clients.py\n(.*?)^```$", re.MULTILINE | re.DOTALL
+    )
     for match in pattern.finditer(DOCS.read_text()):
         heading = match[1] or heading
         if match[2] == language:
@@ -74,7 +76,7 @@ def test_the_page_has_what_people_use() -> None:
         "Tools",
         "Completions",
     ]
-    assert {"curl", "vllm bench serve", "aiperf"} <= set(blocks("sh"))
+    assert list(blocks("sh")) == ["Clients", "curl", "vllm bench serve", "aiperf"]
 
 
 @pytest.mark.parametrize("name", list(blocks("python")))
@@ -95,7 +97,10 @@ def test_the_sdks_examples_run(name: str, environment: dict[str, str]) -> None:
 def test_curl_streams(environment: dict[str, str]) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
-    said = run(["bash", "-c", blocks("sh")["curl"]], environment)
+    # What the page exports is for the documented port.
+    exports = blocks("sh")["Clients"].replace("http://127.0.0.1:8000/v1", environment["OPENAI_BASE_URL"])
+    without = {name: value for name, value in environment.items() if not name.startswith("OPENAI_")}
+    said = run(["bash", "-euc", exports + blocks("sh")["curl"]], without)
     assert said.rstrip().endswith("data: [DONE]")
 
 

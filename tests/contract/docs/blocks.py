@@ -1,7 +1,7 @@
 """Fenced blocks of the docs, and what becomes of each.
 
-`sh` is run as it stands; `sh gpu` needs a GPU; `sh by=PATH` is run by that test or script. Others are
-output, drawings or code.
+`sh` is run as it stands; `sh gpu` needs a GPU; what says `by=PATH`, `sh` or `python`, is run by that test or
+script. Others are output, drawings or code.
 """
 
 import re
@@ -30,8 +30,7 @@ class Block:
 
 
 def pages() -> list[str]:
-    """All but the clients' page, which is about programs of others."""
-    return sorted(file.name for file in DOCS.glob("*.md") if file.name != "clients.md")
+    return sorted(file.name for file in DOCS.glob("*.md"))
 
 
 def blocks(page: str) -> list[Block]:

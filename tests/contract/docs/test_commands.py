@@ -84,6 +84,7 @@ def test_every_block_of_commands_says_who_runs_it(page: str) -> None:
         if block.language == "sh":
             assert block.note == "gpu" or not block.note or _runner(block).exists(), block.where
         else:
+            assert not block.note or _runner(block).exists(), block.where
             assert block.language in ("", "text", "python", "json", "yaml", "toml"), block.where
             assert not COMMANDS.search(block.text) or block.language == "python", f"{block.where} is commands"
 
