@@ -21,7 +21,7 @@ from workers.health import HealthCheck
 from workers.load import LoadReports
 from workers.receiver import ReportReceiver
 from workers.service import Service
-from workers.settings import WorkerSettings, parse_cores
+from workers.settings import OWN_OUTPUT, WorkerSettings, parse_cores
 
 RESTARTS = Counter("ppd_engine_restarts", "Engines that died or hung and were started again")
 
@@ -120,8 +120,12 @@ class Agent:
             start = Start(
                 worker_id, settings.port or free[0], settings.side_channel_port or free[1], self._run_dir
             )
-            log = settings.engine_log or self._run_dir / "engine.log"
-            self._log.info("starting the engine of %s on port %d; its log is %s", worker_id, start.port, log)
+            named = settings.engine_log or self._run_dir / "engine.log"
+            log = None if named == OWN_OUTPUT else named
+            where = log or "this one"
+            self._log.info(
+                "starting the engine of %s on port %d; its log is %s", worker_id, start.port, where
+            )
             self._reports.queued_prefill_tokens = None
             cores = parse_cores(settings.cores) if settings.cores else None
             argv, env = engine_argv(settings, start), engine_env(settings, start)

@@ -9,6 +9,8 @@ from pydantic_settings import CliSuppress
 from ppd.core.hardware import load_profile
 from ppd.runtime.settings import ServiceSettings
 
+OWN_OUTPUT = FilePath("-")
+
 
 class WorkerSettings(ServiceSettings):
     """Flags after a bare `--` go to vLLM untouched and win over what the agent chose."""
@@ -49,7 +51,9 @@ class WorkerSettings(ServiceSettings):
     run_dir: FilePath | None = Field(
         None, description="where agent and connector meet (facts, reports); empty: a temporary folder"
     )
-    engine_log: FilePath | None = Field(None, description="the engine's log; empty: in the run folder")
+    engine_log: FilePath | None = Field(
+        None, description="the engine's log; empty: in the run folder; -: the agent's own output"
+    )
     plain_connector_on_mismatch: bool = Field(
         False, description="with a vLLM that the connector does not know, serve without KV spans"
     )

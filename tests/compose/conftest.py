@@ -1,7 +1,7 @@
 """The stacks under test. They need a Docker engine and images: `make test-compose` sees to both."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +21,24 @@ def started(workers: str, folder: Path) -> Iterator[Stack]:
     stack = Stack(Path(os.environ["PPD_TEST_COMPOSE"]), workers, folder)
     stack.compose("down", "-v", "--remove-orphans")
     stack.compose("build", timeout_s=3600)
-    stack.compose("up", "-d", timeout_s=900)
     try:
+        stack.compose("up", "-d", timeout_s=900)
         yield stack
     finally:
-        (folder / "logs").write_text(stack.compose("logs", "--no-color"))
-        print(f"the containers' logs are in {folder / 'logs'}")
-        stack.compose("down", "-v", "--remove-orphans")
+        print(f"the containers' logs are in {folder}")
+        stack.compose("down", "-v", "--remove-orphans", timeout_s=400)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure says where the containers' logs of that moment are."""
+    report = yield
+    stacks = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, Stack)]
+    if report.failed and stacks:
+        report.sections.append(("the containers' logs", str(stacks[0].keep_logs())))
+    return report
 
 
 @pytest.fixture(scope="module")

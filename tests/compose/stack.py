@@ -51,8 +51,9 @@ class Stack:
     url = f"http://127.0.0.1:{PORT}"
     jaeger = f"http://127.0.0.1:{JAEGER_PORT}"
 
-    def __init__(self, folder: Path, workers: str, secrets: Path) -> None:
-        key = secrets / "admin-key"
+    def __init__(self, folder: Path, workers: str, own: Path) -> None:
+        """`own`: a folder for the admin key and for what `keep_logs` keeps."""
+        key = own / "admin-key"
         key.write_text(ADMIN_KEY)
         files = [
             folder / "compose.yaml",
@@ -60,6 +61,7 @@ class Stack:
             Path(os.environ["PPD_TESTS"]) / "compose.test.yaml",
         ]
         self._folder = folder
+        self._own = own
         self._env = os.environ | {
             "COMPOSE_PROJECT_NAME": PROJECT,
             "COMPOSE_FILE": ":".join(map(str, files)),
@@ -69,10 +71,31 @@ class Stack:
         }
 
     def compose(self, *argv: str, timeout_s: float = 300) -> str:
+        if argv[0] == "down":
+            self.keep_logs()  # nothing is left of them after it
         command = ("nice", "-n", "10", *os.environ.get("COMPOSE", "docker-compose").split())
         return _run(
             *command, "--project-directory", str(self._folder), *argv, env=self._env, timeout_s=timeout_s
         )
+
+    def keep_logs(self) -> Path:
+        """A new folder with what each container said until now, and the state that it is in."""
+        folder = self._own / f"logs-{len(list(self._own.glob('logs-*')))}"
+        folder.mkdir()
+        row = '{{.ID}} {{.Label "com.docker.compose.service"}}'
+        for line in _run("docker", "ps", "-a", "--format", row, "--filter", self._label()).splitlines():
+            container, service = line.split()
+            with (folder / f"{service}.log").open("wb") as log:
+                subprocess.run(
+                    ["docker", "logs", "--timestamps", container],
+                    stdout=log,
+                    stderr=log,
+                    timeout=60,
+                    check=False,
+                )
+            state = _run("docker", "inspect", "--format", "{{json .State}} {{.RestartCount}}", container)
+            (folder / f"{service}.state").write_text(state)
+        return folder
 
     def inspect(self, service: str) -> dict[str, Any]:
         """What Docker knows of the service's container, running or not."""

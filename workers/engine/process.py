@@ -19,7 +19,7 @@ class EngineProcess:
     """vLLM's API server and the processes that it starts."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, leash: asyncio.subprocess.Process, log: Path
+        self, process: asyncio.subprocess.Process, leash: asyncio.subprocess.Process, log: Path | None
     ) -> None:
         self._process = process
         self._leash = leash
@@ -59,17 +59,17 @@ class EngineProcess:
 
     def last_lines(self, count: int = 15) -> str:
         """The end of the engine's log, errors first: what a person wants to see when it died."""
-        return tail(self._log, count)
+        return tail(self._log, count) if self._log else "(they are above, in this log)"
 
 
 async def start_engine(
-    argv: list[str], env: Mapping[str, str], log: Path, cores: set[int] | None = None
+    argv: list[str], env: Mapping[str, str], log: Path | None, cores: set[int] | None = None
 ) -> EngineProcess:
     """Start an engine whose output goes to `log`; that of the engine before it is kept as `*.1`.
 
-    Raises OSError if it cannot be started.
+    Without a `log` it goes to this process' own standard output. Raises OSError if it cannot be started.
     """
-    with _fresh(log) as output:
+    with _fresh(log) if log else contextlib.nullcontext() as output:
         process = await asyncio.create_subprocess_exec(
             *argv,
             env=dict(env),

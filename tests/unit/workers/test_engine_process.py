@@ -104,3 +104,13 @@ def test_tail_puts_errors_first(tmp_path) -> None:
 
 def test_free_ports_differ() -> None:
     assert len(set(free_ports("127.0.0.1", 5))) == 5
+
+
+async def test_without_a_log_it_speaks_through_the_agents_own_output(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    engine = await start_engine(["sh", "-c", "echo out; echo err >&2; exit 3"], os.environ, None)
+    assert await engine.wait() == 3
+    await engine.stop()
+    assert capfd.readouterr().out.split() == ["out", "err"]
+    assert "above" in engine.last_lines()
