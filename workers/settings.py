@@ -18,7 +18,9 @@ class WorkerSettings(ServiceSettings):
     role: Literal["prefill", "decode", "replica"] = Field(description="prefill, decode or replica")
     engine: Literal["vllm", "sim"] = Field("vllm", description="vllm, or sim for a simulated engine")
     model: str = Field(description="what the engine loads: a folder or a name on a model hub")
-    served_name: str = Field("", description="the name that clients ask for; empty: the model's last part")
+    served_name: str = Field(
+        "", description="the name that clients ask for; empty: the model's, of a folder its last part"
+    )
     name: str = Field(
         "", pattern=r"^[A-Za-z0-9_-]{0,63}$", description="stable over restarts; empty: the role"
     )
@@ -85,13 +87,19 @@ class WorkerSettings(ServiceSettings):
             raise ValueError("--attach needs the --run-dir that the engine's connector was given")
         if self.engine == "sim" and self.hardware:
             load_profile(self.hardware)  # its error is a ValueError that names what there is
-        self.served_name = self.served_name or self.model.rstrip("/").rpartition("/")[2]
+        self.served_name = self.served_name or _name(self.model)
         self.name = self.name or self.role
         self.advertise_host = self.advertise_host or self.host
         if self.kv_poll_ms < 0:
             self.kv_poll_ms = 10 if self.backend == "cpu" else 0
         self.side_channel_host = self.side_channel_host or self.advertise_host
         return self
+
+
+def _name(model: str) -> str:
+    """A hub's name as it is, as vLLM has it; of a folder its last part."""
+    is_folder = model.startswith(("/", ".", "~")) or FilePath(model).is_dir()
+    return model.rstrip("/").rpartition("/")[2] if is_folder else model
 
 
 def parse_cores(text: str) -> set[int]:

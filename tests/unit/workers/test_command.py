@@ -73,9 +73,21 @@ def test_vllm_exports_by_the_protocol_that_the_endpoint_means(
     assert engine_env(settings, START, {}).get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") == protocol
 
 
+@pytest.mark.parametrize(
+    ("model", "name"), [("org/small", "org/small"), ("/m/small/", "small"), ("./small", "small")]
+)
+def test_a_hubs_model_keeps_its_whole_name_and_a_folder_its_last_part(model: str, name: str) -> None:
+    settings = load(WorkerSettings, ["--role", "decode", "--model", model], "ppd worker")
+    assert settings.served_name == name
+
+
 def test_names_are_filled_in() -> None:
     settings = _settings("--role", "decode", "--host", "::1")
-    assert (settings.served_name, settings.name, settings.side_channel_host) == ("small", "decode", "::1")
+    assert (settings.served_name, settings.name, settings.side_channel_host) == (
+        "org/small",
+        "decode",
+        "::1",
+    )
 
 
 @pytest.mark.parametrize(
