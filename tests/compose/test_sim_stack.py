@@ -139,16 +139,24 @@ def test_a_killed_frontend_heals_and_knows_its_sessions(sim: Stack) -> None:
     assert sim.turns()[0]["turn"] == 2
 
 
-def upgrade() -> list[list[str]]:
-    """What docs/operations.md says of an upgrade: the arguments of `docker compose`, line by line."""
-    page = (Path(os.environ["PPD_TEST_COMPOSE"]).parents[1] / "docs" / "operations.md").read_text()
-    block = page.split("```sh by=tests/compose/test_sim_stack.py\n")[1].split("```")[0]
+def documented(page: str) -> list[list[str]]:
+    """What the page leaves to this file: the arguments of `docker compose`, line by line."""
+    text = (Path(os.environ["PPD_TEST_COMPOSE"]).parents[1] / "docs" / page).read_text()
+    block = text.split("```sh by=tests/compose/test_sim_stack.py\n")[1].split("```")[0]
     return [shlex.split(line)[2:] for line in block.splitlines()]
+
+
+def test_the_image_writes_the_file_of_a_placement(sim: Stack) -> None:
+    (argv,) = documented("gpu-node.md")
+    assert argv[-2:] == [">", "workers/mine.yaml"]
+    written = sim.compose(*argv[:-2])
+    assert written.startswith("# 1P1D of GPU engines.")
+    assert written.count('"--devices"') == 2
 
 
 def test_an_upgrade_as_documented_fails_no_request(sim: Stack) -> None:
     """Every container is made anew, in the order of the docs; that of the one frontend is without load."""
-    build, *steps = upgrade()
+    build, *steps = documented("operations.md")
     assert build == ["build"]
     assert [step[-1] for step in steps] == ["planner-b", "planner-a", "p0", "d0", "frontend"]
     for *argv, service in steps:

@@ -17,7 +17,7 @@ class Kind(Enum):
 
 
 _MODEL = {
-    Kind.GPU: "${PPD_MODEL:-meta-llama/Llama-3.1-8B-Instruct}",
+    Kind.GPU: "${PPD_MODEL:-Qwen/Qwen2.5-7B-Instruct}",
     Kind.CPU: "${PPD_MODEL:-/models/ppd/models/smollm2}",
     Kind.SIM: "${PPD_MODEL:-sim}",
 }

@@ -34,7 +34,7 @@ x-healthcheck: &healthcheck
 """
 
 SIM = """\
-  image: ${PPD_IMAGE:-ppd/control:0.1.0}
+  image: ${PPD_IMAGE:-localhost/ppd/control:0.1.0}
   build:
     context: ../..
     dockerfile: deploy/compose/images/control.Dockerfile
@@ -58,7 +58,7 @@ CPU_ENVIRONMENT = """\
 """
 
 CPU = """\
-  image: &image ${PPD_CPU_IMAGE:-ppd/cpu:0.1.0}
+  image: &image ${PPD_CPU_IMAGE:-localhost/ppd/cpu:0.1.0}
   build: &build
     context: ../..
     dockerfile: deploy/compose/images/cpu.Dockerfile
@@ -98,7 +98,7 @@ GPU_ENVIRONMENT = """\
 # KV moves from GPU to GPU over NVLink only between processes that see both GPUs and share IPC and PID
 # namespaces; which GPU an engine computes on is its `--devices`.
 GPU = """\
-  image: ${PPD_GPU_IMAGE:-ppd/gpu:0.1.0}
+  image: ${PPD_GPU_IMAGE:-localhost/ppd/gpu:0.1.0}
   build:
     context: ../..
     dockerfile: deploy/compose/images/gpu.Dockerfile

@@ -41,9 +41,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def edit(folder: Path, name: str, value: str) -> None:
+    """As a person would: the line that sets `name` or, in a comment, shows how to."""
     lines = (folder / ".env").read_text().splitlines()
-    assert sum(line.startswith(f"{name}=") for line in lines) == 1
-    changed = [f"{name}={value}" if line.startswith(f"{name}=") else line for line in lines]
+    assert sum(line.lstrip("#").startswith(f"{name}=") for line in lines) == 1
+    changed = [f"{name}={value}" if line.lstrip("#").startswith(f"{name}=") else line for line in lines]
     (folder / ".env").write_text("\n".join(changed) + "\n")
 
 
@@ -72,3 +73,29 @@ def test_four_gpus_are_one_file_and_one_command(folder: Path) -> None:
     assert all("my/model" in command for command in commands)
     devices = [command.split("--devices")[1].lstrip(" =").split()[0] for command in commands]
     assert sorted(devices) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("placement", "model"),
+    [
+        ("gpu-1P3D", "Qwen/Qwen2.5-7B-Instruct"),
+        ("cpu-1P1D", "/models/ppd/models/smollm2"),
+        ("sim-1P3D", "sim"),
+    ],
+)
+def test_each_kind_has_a_model_that_it_can_load_without_a_word_of_the_user(
+    folder: Path, placement: str, model: str
+) -> None:
+    edit(folder, "PPD_PLACEMENT", placement)
+    services = config(folder)["services"]
+    engines = [service for name, service in services.items() if name not in CONTROL | PREPARING]
+    for command in (engine["command"] for engine in engines):
+        words = command.split() if isinstance(command, str) else command
+        assert words[words.index("--model") + 1] == model
+
+
+def test_what_is_built_here_is_never_pulled_from_a_registry(folder: Path) -> None:
+    for placement in PLACEMENTS:
+        edit(folder, "PPD_PLACEMENT", placement)
+        for name, service in config(folder)["services"].items():
+            assert ("build" in service) == service["image"].startswith("localhost/"), name
