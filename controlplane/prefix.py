@@ -92,11 +92,13 @@ class Prefixes:
 
     def keep(self, body: bytes, fields: bodies.Fields, messages: list[Message], keys: list[int]) -> None:
         """Remember a body that was parsed whole."""
-        if len(body) < MIN_BYTES or body.count(_NAME) != 1:
+        name = body.find(_NAME) if len(body) >= MIN_BYTES else -1
+        if name < 0 or body.find(_NAME, name + 1) >= 0:
             return
+        colon = _skip_space(body, name + len(_NAME))
+        array = _skip_space(body, colon + 1)
         raw = bytes(fields["messages"])
-        array = body.find(raw)
-        if body[:array].rstrip()[:-1].rstrip().endswith(_NAME):
+        if body[colon : colon + 1] == b":" and body.startswith(raw, array):
             first = _skip_space(body, array + 1)
             self._keep(body, array, first, len(raw), [_remember(each) for each in messages], keys, None)
 

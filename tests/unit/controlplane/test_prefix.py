@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -133,3 +135,12 @@ def test_short_bodies_and_other_kinds_are_not_kept() -> None:
     Request(body([{"role": "user", "content": "x"}]), True, {}, prefixes)
     Request(json.dumps({"model": "m", "prompt": "x" * 2 * MIN_BYTES}).encode(), False, {}, prefixes)
     assert len(prefixes) == 0
+
+
+def test_what_counts_as_the_same_beginning_cannot_be_worked_out_beforehand() -> None:
+    code = "from controlplane.prefix import _digests; print(_digests(memoryview(bytes(20_000))))"
+    ran = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert ran[0] != ran[1]
