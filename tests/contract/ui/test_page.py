@@ -51,6 +51,17 @@ def test_engines_routes_and_table_are_shown(page: Any) -> None:
     assert page.locator("#topology > svg path").count() > 0
 
 
+def test_with_several_processes_it_says_that_the_turns_are_of_all(page: Any) -> None:
+    def of_three(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"processes": 3})
+
+    unlock(page)
+    expect(page.locator("#window")).not_to_contain_text("processes")
+    page.route("**/ui/data/overview*", of_three)
+    expect(page.locator("#window")).to_contain_text("turns of all 3 processes, within")
+
+
 def test_hostile_names_are_text(page: Any) -> None:
     unlock(page)
     expect(page.get_by_label("Model")).to_have_value(MODEL)
