@@ -110,7 +110,10 @@ def _write(path: FilePath, keys: list[ApiKey]) -> None:
     try:
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             if path.exists():
-                os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+                before = path.stat()
+                os.fchmod(file.fileno(), before.st_mode & 0o777)
+                with contextlib.suppress(PermissionError):  # a frontend of another user goes on reading it
+                    os.fchown(file.fileno(), before.st_uid, before.st_gid)
             file.write(msgspec.json.format(msgspec.json.encode(_File(keys)), indent=1) + b"\n")
             file.flush()
             os.fsync(file.fileno())

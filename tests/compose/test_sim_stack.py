@@ -10,6 +10,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from ppd.cli.key.command import main as key_command
 from ppd.cli.trace.command import main as trace
 from tests.compose import prometheus
 from tests.compose.load import Load
@@ -190,6 +191,27 @@ def _table_version(stack: Stack) -> int:
     return int(
         until("a table is known", lambda: get(f"{stack.url}/health")[1]["models"][MODEL]["table_version"])
     )
+
+
+def test_with_a_file_of_api_keys_the_frontend_asks_for_one(
+    sim: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As docs/gpu-node.md says: a restart for the first one, none for those after it."""
+
+    def knows(key: str) -> bool:
+        return get(f"{sim.url}/v1/models", {"authorization": f"Bearer {key}"})[0] == 200
+
+    file = Path(os.environ["PPD_TEST_COMPOSE"]) / "keys" / "keys.json"
+    assert key_command(["new", "alice", "--keys", str(file)]) == 0
+    alice = capsys.readouterr().out.split()[-1]
+    os.chown(file, int(UID), int(UID))
+    sim.compose("restart", "frontend")
+    until("the stack is whole again", sim.ready)
+    with pytest.raises(openai.AuthenticationError):
+        chat(sim, [{"role": "user", "content": "hi"}])
+    assert knows(alice)
+    assert key_command(["new", "bob", "--keys", str(file)]) == 0
+    until("the second key is known", partial(knows, capsys.readouterr().out.split()[-1]), 30)
 
 
 def test_down_leaves_nothing(sim: Stack) -> None:

@@ -1,5 +1,6 @@
 """The file of API keys."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -81,3 +82,14 @@ def test_editors_at_once_lose_no_key(tmp_path: Path):
     known = list(keys.read(path))
     assert {key.name for key in known} == {f"k{i}" for i in range(20)}
     assert {key.id for key in known} == set(range(1, 21))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_who_may_read_the_file_stays_so_over_a_change(tmp_path: Path):
+    path = tmp_path / "keys.json"
+    made(path, "one")
+    os.chown(path, 65532, 65532)
+    path.chmod(0o440)
+    made(path, "two")
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (65532, 65532, 0o440)
