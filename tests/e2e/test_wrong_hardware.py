@@ -39,8 +39,9 @@ class Verdict:
         row = table.lookup(cell.slot)
         x0, x1 = (_cost(row.record, path) for path in (Route.P_D, Route.D_LOCAL))
         self.score = score(x0.expected, x1.expected, weights.ttft, weights.tpot)
+        self.error = score_error(x0, x1, weights)
         self.local = self.score > 0
-        self.sure = abs(self.score) > max(MARGIN, SIGMAS * score_error(x0, x1, weights))
+        self.sure = abs(self.score) > max(MARGIN, SIGMAS * self.error)
 
     def __str__(self) -> str:
         return f"{'D' if self.local else 'P'}{self.score:+.2f}{'' if self.sure else '?'}"
@@ -99,14 +100,19 @@ def _served(stack: LocalStack) -> Table:
 
 
 def _chosen(seed: Table, fresh: Table) -> list[Cell]:
-    """Cells of the profile in which D-local costs most TPOT for the TTFT that it saves, against the seed.
+    """Cells of the profile that contradict the seed in some class, the surest ones.
 
     Only those that a second turn can be told to belong to: the router takes an answer to be as long as the
     last one, or as its limit.
     """
+
+    def sureness(cell: Cell) -> float:
+        both = _verdicts([cell], seed, fresh).values()
+        return max(abs(its.score) / its.error if its.local is not old.local else 0.0 for old, its in both)
+
     measured = [cell for cell in CELLS if fresh.lookup(cell.slot).exact]
     known = [cell for cell in measured if SHAPES[cell.ratio].n_out <= CONTEXT_TOKENS[cell.context] // 2]
-    return sorted(known, key=lambda cell: _break_even(fresh, cell) / _break_even(seed, cell))[:_CELLS]
+    return sorted(known, key=sureness, reverse=True)[:_CELLS]
 
 
 def _break_even(table: Table, cell: Cell) -> float:
