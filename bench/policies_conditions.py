@@ -1,11 +1,14 @@
 """The arena's conditions: clusters, traffic and limits that differ in kind.
 
-Rates were set by one rule, which looks at no other policy: the best of static x = 0, 1/2 and 1 keeps about
-nine tenths of the turns within the limits, on a run of two and a half minutes (five where something drifts).
+How much traffic each gets is not chosen here: `bench.policies_rates` finds it by one rule that looks at no
+policy but fixed shares, and writes it to `policies_rates.json`.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
 from pathlib import Path as FilePath
 
 from ppd.core.engine import Link
@@ -30,7 +33,11 @@ from simulator.workloads import (
     poisson,
 )
 
-Traffic = Callable[[int, float], list[Conversation]]  # seed, duration in s
+RATES_FILE = "policies_rates.json"
+RATE_SEEDS = (9001, 9002, 9003)  # the search's own: the arena refuses them
+_TRACE_S = 3600.0
+
+Load = Callable[[float, int, float], list[Conversation]]  # rate, seed, duration in s
 Drift = Callable[[Cluster], None]
 
 
@@ -40,42 +47,65 @@ class Condition:
     what: str
     placement: str
     spec: ClusterSpec
-    traffic: Traffic
+    load: Load
+    rate: float  # conversations a second; of the trace, its speed
     ttft_ms: float  # limits of the goodput, for turns after the first
     tpot_ms: float
     drift: Drift | None = None  # at half of the run
     drifts: bool = False  # something changes then, if only the traffic; the run is twice as long
 
-
-def chats(shape: Shape, per_s: float, bursts: bool = False) -> Traffic:
-    def traffic(seed: int, duration_s: float) -> list[Conversation]:
-        return generate(shape, per_s, duration_s, seed, bursty if bursts else poisson)
-
-    return traffic
+    def traffic(self, seed: int, duration_s: float) -> list[Conversation]:
+        return self.load(self.rate, seed, duration_s)
 
 
-def flipped(first: Shape, second: Shape, first_per_s: float, second_per_s: float) -> Traffic:
-    """One kind of traffic for half of the time, then another."""
+class NoRateError(LookupError):
+    """A condition has no rate yet; the message says how it gets one."""
 
-    def traffic(seed: int, duration_s: float) -> list[Conversation]:
+
+def rates() -> dict[str, float]:
+    """The rates that were found, by condition."""
+    file = resources.files(__package__ or "bench").joinpath(RATES_FILE)
+    found = json.loads(file.read_text())["conditions"] if file.is_file() else {}
+    return {name: each["rate"] for name, each in found.items()}
+
+
+def chats(shape: Shape, bursts: bool = False) -> Load:
+    def load(rate: float, seed: int, duration_s: float) -> list[Conversation]:
+        return generate(shape, rate, duration_s, seed, bursty if bursts else poisson)
+
+    return load
+
+
+def flipped(first: Shape, second: Shape, times: float) -> Load:
+    """One kind of traffic for half of the time, then another, whose rate is so many times the first's."""
+
+    def load(rate: float, seed: int, duration_s: float) -> list[Conversation]:
         half = duration_s / 2
-        return joined(
-            generate(first, first_per_s, half, seed), generate(second, second_per_s, half, seed + 1), half
-        )
+        return joined(generate(first, rate, half, seed), generate(second, rate * times, half, seed + 1), half)
 
-    return traffic
+    return load
 
 
-def trace(path: FilePath, speedup: float) -> Traffic:
-    """A window of the Mooncake trace, another one for each seed."""
-    built = mooncake.conversations(mooncake.read(path), speedup=speedup)
+def trace(path: FilePath) -> Load:
+    """A window of the Mooncake trace, another one for each seed; the last windows are the rate search's."""
 
-    def traffic(seed: int, duration_s: float) -> list[Conversation]:
-        begin_s = (seed * duration_s) % (3600 / speedup - duration_s)
-        found = [c for c in built if begin_s <= c.start_s < begin_s + duration_s]
+    def load(rate: float, seed: int, duration_s: float) -> list[Conversation]:
+        windows = max(2, int(_TRACE_S / rate / duration_s))
+        its_own = min(len(RATE_SEEDS), windows // 2)
+        if seed in RATE_SEEDS:
+            number = windows - 1 - RATE_SEEDS.index(seed) % its_own
+        else:
+            number = seed % (windows - its_own)
+        begin_s = number * duration_s
+        found = [c for c in _rebuilt(path, rate) if begin_s <= c.start_s < begin_s + duration_s]
         return [replace(c, id=i, start_s=c.start_s - begin_s) for i, c in enumerate(found)]
 
-    return traffic
+    return load
+
+
+@lru_cache(maxsize=1)
+def _rebuilt(path: FilePath, speedup: float) -> list[Conversation]:
+    return mooncake.conversations(mooncake.read(path), speedup=speedup)
 
 
 def slower_link(cluster: Cluster) -> None:
@@ -93,130 +123,65 @@ def mixed_fleet() -> ClusterSpec:
     return fleet("1P3D", (A100, H100, A100, A100))
 
 
-def conditions(mooncake_trace: FilePath | None) -> list[Condition]:
-    """All of them; the trace's own only where its file is given."""
+def conditions(mooncake_trace: FilePath | None, at: Mapping[str, float] | None = None) -> list[Condition]:
+    """All of them, at the rates that were found or at those of `at`; the trace's own only with its file.
+
+    Raises NoRateError.
+    """
+    rate = rates() if at is None else at
+    try:
+        return _conditions(mooncake_trace, rate)
+    except KeyError as error:
+        raise NoRateError(f"no rate for {error}: python -m bench.policies_rates finds them") from error
+
+
+def _conditions(mooncake_trace: FilePath | None, rate: Mapping[str, float]) -> list[Condition]:
+    def make(
+        name: str, what: str, spec: ClusterSpec, load: Load, ttft_ms: float, tpot_ms: float, placement: str
+    ) -> Condition:
+        return Condition(name, what, placement, spec, load, rate[name], ttft_ms, tpot_ms)
+
+    one_p, two_p, three_p = fleet("1P3D"), fleet("2P2D"), fleet("3P1D")
+    small_d = fleet("3P1D", kv_capacity_tokens=120_000)
+    slow_link = fleet("2P2D", link_gb_s=1.0)
+    reuse = "tools: 90 % of each prompt is reused"
+    mixed = "P on an A100, D on H100 and A100"
     found = [
-        Condition(
-            "p-scarce",
-            "one P, later turns add up on it",
-            "1P3D",
-            fleet("1P3D"),
-            chats(WILDCHAT, 7.1),
-            300,
-            16,
+        make("p-scarce", "one P, later turns add up on it", one_p, chats(WILDCHAT), 300, 16, "1P3D"),
+        make("p-plenty", "three P, one busy D", three_p, chats(WILDCHAT), 300, 20, "3P1D"),
+        make("d-scarce", "one D whose KV memory fills", small_d, chats(SHAREGPT), 300, 20, "3P1D"),
+        make("long-context", "about 9,000 tokens at first", two_p, chats(LONG_CONTEXT), 400, 18, "2P2D"),
+        make("decode-heavy", "long answers", two_p, chats(DECODE_HEAVY), 300, 18, "2P2D"),
+        make("prefill-heavy", "pastes of 900 tokens", two_p, chats(PREFILL_HEAVY), 300, 18, "2P2D"),
+        make("bursty", "four fifths in a fifth of the time", one_p, chats(WILDCHAT, True), 400, 18, "1P3D"),
+        make("slow-link", "1 GB/s between P and D", slow_link, chats(WILDCHAT), 300, 16, "2P2D"),
+        make("prefill-idle", "P idle, D without slack", three_p, chats(PREFILL_HEAVY), 400, 14, "3P1D"),
+        make("agentic", reuse, two_p, chats(AGENTIC), 250, 16, "2P2D"),
+        make("16-turns", "16 turns each", one_p, chats(SIXTEEN_TURNS), 200, 16, "1P3D"),
+        make("mixed-fleet", mixed, mixed_fleet(), chats(WILDCHAT), 400, 25, "1P3D"),
+        replace(
+            make("drift-link", "the link slows fifteenfold", two_p, chats(WILDCHAT), 250, 16, "2P2D"),
+            drift=slower_link,
+            drifts=True,
         ),
-        Condition("p-plenty", "three P, one busy D", "3P1D", fleet("3P1D"), chats(WILDCHAT, 2.6), 300, 20),
-        Condition(
-            "d-scarce",
-            "one D whose KV memory fills",
-            "3P1D",
-            fleet("3P1D", kv_capacity_tokens=120_000),
-            chats(SHAREGPT, 6.5),
-            300,
-            20,
+        replace(
+            make("drift-gpu", "D's GPUs become A100s", two_p, chats(PREFILL_HEAVY), 400, 30, "2P2D"),
+            drift=other_gpus,
+            drifts=True,
         ),
-        Condition(
-            "long-context",
-            "about 9,000 tokens before each turn",
-            "2P2D",
-            fleet("2P2D"),
-            chats(LONG_CONTEXT, 2.1),
-            400,
-            18,
-        ),
-        Condition("decode-heavy", "long answers", "2P2D", fleet("2P2D"), chats(DECODE_HEAVY, 2.6), 300, 18),
-        Condition(
-            "prefill-heavy", "pastes of 900 tokens", "2P2D", fleet("2P2D"), chats(PREFILL_HEAVY, 7.6), 300, 18
-        ),
-        Condition(
-            "bursty",
-            "four fifths of it in a fifth of the time",
-            "1P3D",
-            fleet("1P3D"),
-            chats(WILDCHAT, 7.9, True),
-            400,
-            18,
-        ),
-        Condition(
-            "slow-link",
-            "1 GB/s between P and D",
-            "2P2D",
-            fleet("2P2D", link_gb_s=1.0),
-            chats(WILDCHAT, 4.6),
-            300,
-            16,
-        ),
-        Condition(
-            "prefill-idle",
-            "P has nothing to do and D has no slack: always-local loses",
-            "3P1D",
-            fleet("3P1D"),
-            chats(PREFILL_HEAVY, 4.2),
-            400,
-            14,
-        ),
-        Condition(
-            "agentic",
-            "tools: 90 % of each prompt is reused",
-            "2P2D",
-            fleet("2P2D"),
-            chats(AGENTIC, 2.9),
-            250,
-            16,
-        ),
-        Condition("16-turns", "16 turns each", "1P3D", fleet("1P3D"), chats(SIXTEEN_TURNS, 3.2), 200, 16),
-        Condition(
-            "mixed-fleet",
-            "P on an A100, D on H100 and A100",
-            "1P3D",
-            mixed_fleet(),
-            chats(WILDCHAT, 6.6),
-            400,
-            25,
-        ),
-        Condition(
-            "drift-link",
-            "the link slows fifteenfold",
-            "2P2D",
-            fleet("2P2D"),
-            chats(WILDCHAT, 4.6),
-            250,
-            16,
-            slower_link,
-            True,
-        ),
-        Condition(
-            "drift-gpu",
-            "D's GPUs become A100s",
-            "2P2D",
-            fleet("2P2D"),
-            chats(PREFILL_HEAVY, 4.5),
-            400,
-            30,
-            other_gpus,
-            True,
-        ),
+        # Each kind at its own condition's rate, as the limits are the same.
         Condition(
             "drift-traffic",
             "decode-heavy becomes prefill-heavy",
             "2P2D",
-            fleet("2P2D"),
-            flipped(DECODE_HEAVY, PREFILL_HEAVY, 2.7, 7.2),
+            two_p,
+            flipped(DECODE_HEAVY, PREFILL_HEAVY, rate["prefill-heavy"] / rate["decode-heavy"]),
+            rate["decode-heavy"],
             300,
             18,
             drifts=True,
         ),
     ]
     if mooncake_trace is not None:
-        found.append(
-            Condition(
-                "mooncake",
-                "a real hour of chats",
-                "2P2D",
-                fleet("2P2D"),
-                trace(mooncake_trace, 2.5),
-                1500,
-                25,
-            )
-        )
+        found.append(make("mooncake", "a real hour of chats", two_p, trace(mooncake_trace), 1500, 25, "2P2D"))
     return found

@@ -1,8 +1,8 @@
 """One policy under one condition with one seed, and what it came to."""
 
 from dataclasses import dataclass
-from math import inf, sqrt
-from statistics import fmean, stdev
+from math import inf
+from statistics import fmean
 
 from bench.policies_conditions import Condition
 from ppd.core import policies
@@ -36,7 +36,7 @@ POLICIES = (
 )
 _WARM_UP = 0.2  # of the time: not counted
 _DRAIN_S = 60.0  # after the last arrival
-_SETTLED_TURNS = 2000  # after a drift: from there on a policy has to have found its way
+SETTLED_TURNS = 2000  # after a drift: from there on a policy has to have found its way
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +56,26 @@ class Outcome:
     local: float
     explored: float
     versions: int
+    drifts: bool = False
 
 
 def simulate(
-    condition: Condition, policy: str, seed: int, duration_s: float, table: TableSnapshot
+    condition: Condition, policy: str, seed: int, duration_s: float, table: TableSnapshot | None
 ) -> Outcome:
-    """`duration_s` of arrivals, or twice that where something drifts."""
+    """`duration_s` of arrivals, or twice that where something drifts. Fixed policies need no table."""
     duration_s *= 2 if condition.drifts else 1
     spec = condition.spec
     if policy == "replica":
         spec = _replicas(condition)
-    online = Online(table) if policy == OURS else None
+    online = Online(table) if policy == OURS and table is not None else None
     weights = Weights(ttft_limit_ms=condition.ttft_ms, tpot_limit_ms=condition.tpot_ms)
     router = PolicyRouter(
-        policies.make(policy), Table(table), weights, condition.placement, online, seed=seed
+        policies.make(policy),
+        Table(table) if table else None,
+        weights,
+        condition.placement,
+        online,
+        seed=seed,
     )
     cluster = Cluster(spec, router)
     drift = condition.drift
@@ -123,6 +129,7 @@ def _outcome(
         len(local) / n,
         len(explored) / n,
         online.published if online else 0,
+        condition.drifts,
     )
 
 
@@ -130,49 +137,4 @@ def _late(jobs: list[Job], drifts: bool, duration_s: float) -> list[Job]:
     if not drifts:
         return [j for j in jobs if j.asked_s > 0.75 * duration_s]
     after = sorted((j for j in jobs if j.asked_s > duration_s / 2), key=lambda j: j.asked_s)
-    return after[_SETTLED_TURNS:]
-
-
-@dataclass(frozen=True, slots=True)
-class Regret:
-    """Of one policy, over all conditions: mean over seeds, and half of a 95 % confidence interval."""
-
-    policy: str
-    by_condition: dict[str, tuple[float, float]]
-
-    @property
-    def mean(self) -> float:
-        return fmean(r for r, _ in self.by_condition.values())
-
-    @property
-    def worst(self) -> float:
-        return max(r for r, _ in self.by_condition.values())
-
-    @property
-    def worst_condition(self) -> str:
-        return max(self.by_condition, key=lambda name: self.by_condition[name][0])
-
-
-def regrets(outcomes: list[Outcome], late: bool = False) -> list[Regret]:
-    """Goodput lost against the best policy of each condition and seed, the lowest worst case first.
-
-    Replicas are another cluster, which no policy can choose: they stand beside, and may be below 0.
-    """
-    value = {(o.condition, o.seed, o.policy): o.goodput_late if late else o.goodput for o in outcomes}
-    best: dict[tuple[str, int], float] = {}
-    for (condition, seed, policy), goodput in value.items():
-        if policy != "replica":
-            best[condition, seed] = max(best.get((condition, seed), 0.0), goodput)
-    found = []
-    for policy in dict.fromkeys(o.policy for o in outcomes):
-        by_condition = {}
-        for condition in dict.fromkeys(o.condition for o in outcomes):
-            lost = [
-                1 - value[c, s, p] / best[c, s] if best[c, s] else 0.0
-                for c, s, p in value
-                if c == condition and p == policy
-            ]
-            spread = 1.96 * stdev(lost) / sqrt(len(lost)) if len(lost) > 1 else 0.0
-            by_condition[condition] = (fmean(lost), spread)
-        found.append(Regret(policy, by_condition))
-    return sorted(found, key=lambda r: r.worst)
+    return after[SETTLED_TURNS:]

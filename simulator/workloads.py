@@ -81,8 +81,9 @@ Arrivals = Callable[[random.Random, float, float], Iterator[float]]
 def generate(
     shape: Shape, per_s: float, duration_s: float, seed: int, arrivals: Arrivals = poisson
 ) -> list[Conversation]:
-    rng = random.Random(seed)
-    starts = list(arrivals(rng, per_s, duration_s))
+    """The chats of a seed are the same at any rate, and only begin sooner or later."""
+    starts = arrivals(random.Random(seed), per_s, duration_s)
+    rng = random.Random(f"{seed} chats")
     return [shape.draw(rng, i, at_s) for i, at_s in enumerate(starts)]
 
 

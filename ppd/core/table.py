@@ -4,6 +4,7 @@ Every possible cell points at the nearest cell that was measured on both paths (
 verdicts of a pair of weights are worked out once, so that a decision is two array reads.
 """
 
+from functools import lru_cache
 from math import isfinite
 
 import msgspec
@@ -120,10 +121,14 @@ def _measured(snapshot: TableSnapshot) -> dict[Cell, CellRecord]:
 def _dense_rows(measured: dict[Cell, CellRecord], found: dict[Cell, Baseline]) -> list[Row]:
     own = {cell: _row(cell, record, found[cell]) for cell, record in measured.items()}
     near = {cell: msgspec.structs.replace(row, exact=False) for cell, row in own.items()}
-    return [
-        own.get(cell) or near[min(measured, key=lambda other: cells.distance(cell, other))]
-        for cell in cells.CELLS
-    ]
+    nearest = _nearest(tuple(measured))
+    return [own.get(cell) or near[nearest[slot]] for slot, cell in enumerate(cells.CELLS)]
+
+
+@lru_cache(maxsize=16)
+def _nearest(measured: tuple[Cell, ...]) -> list[Cell]:
+    """For each cell the one that stands in for it. Versions of one table have the same cells, mostly."""
+    return [min(measured, key=lambda other: cells.distance(cell, other)) for cell in cells.CELLS]
 
 
 def _row(source: Cell, record: CellRecord, baseline: Baseline) -> Row:
