@@ -59,6 +59,9 @@ class Scripted:
     def prefilled(self, job: Job) -> None:
         pass
 
+    def moved(self, job: Job) -> None:
+        pass
+
     def finished(self, job: Job, cluster: Cluster) -> None:
         pass
 

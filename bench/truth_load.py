@@ -93,6 +93,9 @@ class _SameRouter:
     def prefilled(self, job: Job) -> None:
         pass
 
+    def moved(self, job: Job) -> None:
+        pass
+
     def finished(self, job: Job, cluster: Cluster) -> None:
         pass
 

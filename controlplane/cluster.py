@@ -39,6 +39,7 @@ class Worker:
         self.suspected = ""  # why; such a worker is used as little as one that is gone
         self.running = 0  # our turns on it
         self.prefill_tokens = 0  # of those, prompt tokens not computed yet
+        self.unsent_kv_tokens = 0  # of our hand-offs from it, those whose KV is not on their D yet
         self._load: WorkerLoad | None = None
         self._load_s = 0.0
         self._running_at_report = 0
@@ -93,6 +94,7 @@ class Worker:
                 running=self.running,
                 queued_prefill_tokens=self.prefill_tokens,
                 max_batch_tokens=self.record.max_batch_tokens,
+                unsent_kv_tokens=self.unsent_kv_tokens,
                 age_s=age_s,
             )
         return WorkerView(
@@ -107,6 +109,7 @@ class Worker:
             prefill_tokens_per_s=load.prefill_tokens_per_s,
             prefill_speed_tokens_per_s=load.prefill_speed_tokens_per_s,
             max_batch_tokens=self.record.max_batch_tokens,
+            unsent_kv_tokens=self.unsent_kv_tokens,
             age_s=age_s,
         )
 
@@ -127,19 +130,28 @@ class Worker:
 class Reservation:
     """A turn's place on a worker, booked with the decision; leaves no trace behind when it ends."""
 
-    def __init__(self, worker: Worker, prefill_tokens: int) -> None:
+    def __init__(
+        self, worker: Worker, prefill_tokens: int, source: Worker | None = None, kv_tokens: int = 0
+    ) -> None:
+        """`source`: the P whose KV of `kv_tokens` tokens this D will read."""
         self.worker = worker
         self._prefill_tokens = prefill_tokens
+        self._source = source
+        self._kv_tokens = kv_tokens
 
     def __enter__(self) -> "Reservation":
         self.worker.running += 1
         self.worker.prefill_tokens += self._prefill_tokens
+        if self._source is not None:
+            self._source.unsent_kv_tokens += self._kv_tokens
         return self
 
     def prefilled(self) -> None:
-        """Its prompt is computed."""
+        """Its prompt is computed, or its KV has come."""
         self.worker.prefill_tokens -= self._prefill_tokens
-        self._prefill_tokens = 0
+        if self._source is not None:
+            self._source.unsent_kv_tokens -= self._kv_tokens
+        self._prefill_tokens = self._kv_tokens = 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

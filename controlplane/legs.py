@@ -43,8 +43,9 @@ class Legs:
     async def run(self, turn: TurnState, plan: Plan) -> None:
         """Both legs. Raises EngineFailedError while another D may still take the turn."""
         features = turn.conversation.turn
-        to_compute = 0 if plan.prefill else features.prompt - (features.d_cached if plan.cached else 0)
-        with Reservation(plan.decode, to_compute) as reservation:
+        lacks = max(0, features.prompt - (features.d_cached if plan.cached else 0))
+        compute, read = (0, lacks) if plan.prefill else (lacks, 0)
+        with Reservation(plan.decode, compute, plan.prefill, read) as reservation:
             prefilled = await self._prefill(turn, plan) if plan.prefill else None
             if prefilled is not None and prefilled.finished:
                 await self._answer_of_prefill(turn, prefilled)

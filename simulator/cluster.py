@@ -101,6 +101,9 @@ class Job:
 class Router(Protocol):
     def route(self, job: Job, cluster: "Cluster") -> Route: ...
     def prefilled(self, job: Job) -> None: ...
+    def moved(self, job: Job) -> None:
+        """What P computed is on D, or never will be."""
+
     def finished(self, job: Job, cluster: "Cluster") -> None: ...
     def tick(self, cluster: "Cluster") -> None:
         """Every `tick_s` of virtual time, while there is anything to do."""
@@ -281,6 +284,9 @@ class Cluster:
 
     def _pulled(self, pull: tuple[Worker, Request, Worker, str, bool]) -> None:
         worker, request, source, lease, ok = pull
+        job = self._by_request[request.request_id]
+        if request is not job.on_p:
+            self.router.moved(job)
         worker.engine.pulled(request, self.now_s, ok)
         if ok and source.engine.release(lease, self.now_s):
             self._advance(source)

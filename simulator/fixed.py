@@ -47,6 +47,9 @@ class FixedRouter:
     def prefilled(self, job: Job) -> None:
         pass
 
+    def moved(self, job: Job) -> None:
+        pass
+
     def finished(self, job: Job, cluster: Cluster) -> None:
         pass
 

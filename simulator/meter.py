@@ -35,6 +35,7 @@ class Meter:
         self.worker = worker
         self.running = 0  # dispatched and not over
         self.prefill_tokens = 0  # dispatched and not computed
+        self.unsent_kv_tokens = 0  # dispatched to this P and not on a D yet
         self._running_then = 0
         self._prefill_then = 0
         self._past: deque[_Counters] = deque()
@@ -101,6 +102,7 @@ class Meter:
             prefill_tokens_per_s=load.prefill_tokens_per_s,
             prefill_speed_tokens_per_s=load.prefill_speed_tokens_per_s,
             max_batch_tokens=self.worker.engine.config.max_batch_tokens,
+            unsent_kv_tokens=self.unsent_kv_tokens,
             age_s=now_s - self._past[-1].at_s if self._past else 1e9,
         )
 

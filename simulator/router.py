@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from ppd.core import place
 from ppd.core.decision import Decision, Policy, Turn, View, Weights, WorkerView
 from ppd.core.identity import Candidate
+from ppd.core.learning.link import UNKNOWN, LinkCost, LinkFit
 from ppd.core.names import Outcome, Path, Reason, Role
 from ppd.core.predict import OutputPredictor, RateWindow, session_mean
 from ppd.core.records import TurnRecord
@@ -31,6 +32,7 @@ class _Note:
     turn: Turn
     decision: Decision
     session: Session
+    unsent_kv_tokens: int
     decode_running: int
     decode_kv_use: float
     prefill_queued: int
@@ -63,6 +65,7 @@ class PolicyRouter:
         self._arrivals = RateWindow()
         self._meters: dict[int, Meter] = {}
         self._rotation = 0
+        self._links: dict[tuple[str, str], tuple[LinkFit, LinkCost]] = {}
 
     # --- the cluster's questions -------------------------------------------------------------------
 
@@ -89,14 +92,15 @@ class PolicyRouter:
             (views[w.index] for w in prefills), turn.prompt, {session.prefill_worker: turn.p_cached}
         )
         prefill = next((w for w in prefills if best and w.name == best.worker_id), None)
+        link = self._link(prefill, decode)
         view = View(
             prefill=best,
             decode=views[decode.index] if decode else None,
             replica=views[replica.index] if replica else None,
             n_out_mean=self._outputs.predict(_MODEL, 0.0, None),
             kv_bytes_per_token=cluster.workers[0].kv_bytes_per_token,
-            link_bytes_per_s=cluster.link.bytes_per_s,
-            handoff_ms=1e3 * (cluster.spec.handoff_s + cluster.link.fixed_s),
+            link_bytes_per_s=link.bytes_per_s,
+            handoff_ms=link.setup_ms,
             pullback=self._pullback and home is not None and home is decode,
         )
         decision = self._decide(turn, view, home, decode, replica)
@@ -111,9 +115,18 @@ class PolicyRouter:
             meter.running -= 1
             meter.prefill_tokens -= job.note.turn.prompt - job.note.turn.p_cached
 
+    def moved(self, job: Job) -> None:
+        """Also of a turn whose prompt was all there: then nothing moves, and it is over at its end."""
+        route, note = job.route, job.note
+        if route is not None and route.prefill is not None:
+            self._meters[route.prefill.index].unsent_kv_tokens -= note.unsent_kv_tokens
+            note.unsent_kv_tokens = 0
+
     def finished(self, job: Job, cluster: Cluster) -> None:
         route, note = job.route, job.note
         assert route is not None  # noqa: S101
+        self.moved(job)
+        self._observe_link(job)
         meter = self._meters[route.worker.index]
         meter.running -= 1
         if route.prefill is None:
@@ -160,6 +173,21 @@ class PolicyRouter:
             draw=self._rng.random(),
         )
 
+    def _link(self, prefill: Worker | None, decode: Worker | None) -> LinkCost:
+        """Of this pair, by what it moved of late, as the frontend knows it; else the table's."""
+        found = UNKNOWN
+        if prefill is not None and decode is not None:
+            found = self._links.get((prefill.name, decode.name), (None, UNKNOWN))[1]
+        return self.table.link if found is UNKNOWN and self.table is not None else found
+
+    def _observe_link(self, job: Job) -> None:
+        route = job.route
+        if route is not None and route.prefill is not None and job.kv_bytes:
+            pair = route.prefill.name, route.worker.name
+            fit = self._links.get(pair, (LinkFit(),))[0]
+            fit.observe(job.kv_bytes, job.kv_s)
+            self._links[pair] = fit, fit.cost()
+
     def _ready(self, cluster: Cluster, role: Role) -> list[Worker]:
         """Rotated, so that equals share the load."""
         found = cluster.of(role)
@@ -189,16 +217,18 @@ class PolicyRouter:
     def _book(self, job: Job, route: Route, turn: Turn, decision: Decision, session: Session) -> None:
         meter = self._meters[route.worker.index]
         meter.running += 1
-        queued = 0
+        queued = unsent = 0
         if route.prefill is not None:
             other = self._meters[route.prefill.index]
             queued = other.view(0.0).queued_prefill_tokens
             other.running += 1
             other.prefill_tokens += turn.prompt - turn.p_cached
+            unsent = max(0, turn.prompt - turn.d_cached)
+            other.unsent_kv_tokens += unsent
         else:
             meter.prefill_tokens += turn.prompt - turn.d_cached
         view = meter.view(0.0)
-        job.note = _Note(turn, decision, session, view.running, view.kv_use, queued)
+        job.note = _Note(turn, decision, session, unsent, view.running, view.kv_use, queued)
 
     def _record(self, job: Job, now_s: float) -> TurnRecord:
         route, note = job.route, job.note

@@ -42,6 +42,7 @@ class WorkerView(msgspec.Struct, frozen=True):
     prefill_tokens_per_s: float = 0.0  # throughput of late; 0 = not known
     prefill_speed_tokens_per_s: float = 0.0  # while it prefills; 0 = not known
     max_batch_tokens: int = 0
+    unsent_kv_tokens: int = 0  # of prompts that this P computes or computed: their KV is not on a D yet
     age_s: float = 1e9  # of the report; old = do not trust
 
 

@@ -5,7 +5,8 @@ shape. From load reports and from what the turn really needs:
 
 - P->D: the shape's idle TTFT, plus P's queued prefill tokens and the tokens that P lacks beyond the shape's
   (the longer a conversation stayed D-local, the more), at P's prefill speed; and the moving of what D lacks
-  beyond the shape's, where the link's speed is known.
+  beyond the shape's, where the link's speed is known. Nothing is sent before what P still has to send to
+  others.
 - D-local: likewise with D's queue and the tokens that D lacks. Where D's KV memory is nearly full, part of
   the conversation is taken as evicted. What was measured beyond idle shrinks with D's batch; what it grows
   by is in the queue.
@@ -52,7 +53,7 @@ def correct(turn: Turn, view: View, row: Row, table: Table) -> dict[Path, Expect
         more_bytes = max(0, d_lacks - usual.d_tokens) * view.kv_bytes_per_token
         moved_ms = 1e3 * more_bytes / view.link_bytes_per_s
     computed_ms = _service(usual.p_d_idle_ms, usual.p_tokens, p_lacks, p_ms)
-    ttft_p_d = max(p_wait + computed_ms + moved_ms, d_wait)
+    ttft_p_d = max(max(p_wait + computed_ms, _backlog_ms(p, view)) + moved_ms, d_wait)
     ttft_d_local = d_wait + _service(usual.d_local_idle_ms, usual.d_tokens, d_lacks, d_ms)
 
     scale = d.itl_ms / row.p_d.tpot_ms if d.itl_ms >= _LEAST_ITL_MS else 1.0
@@ -73,6 +74,13 @@ def correct(turn: Turn, view: View, row: Row, table: Table) -> dict[Path, Expect
         service = _service(row.pullback.ttft_ms, usual.d_tokens, lacks, p_ms)
         corrected[Path.P_D_PULLBACK] = Expected(max(p_wait + service, d_wait), row.pullback.tpot_ms * scale)
     return corrected
+
+
+def _backlog_ms(p: WorkerView, view: View) -> float:
+    """Until the KV that P has yet to send to others is sent; 0 where the link's speed is not known."""
+    if view.link_bytes_per_s <= 0:
+        return 0.0
+    return 1e3 * p.unsent_kv_tokens * view.kv_bytes_per_token / view.link_bytes_per_s
 
 
 def _service(idle_ms: float, usual_tokens: int, tokens: int, ms_per_token: float) -> float:

@@ -53,6 +53,23 @@ def test_at_the_usual_batch_d_local_is_as_measured():
     assert got[Path.D_LOCAL].tpot_ms == pytest.approx(11, rel=0.02)
 
 
+def test_what_p_has_yet_to_send_goes_first():
+    def ttft(unsent: int, bytes_per_s: float) -> tuple[float, float]:
+        view = View(
+            worker(unsent_kv_tokens=unsent),
+            worker(),
+            kv_bytes_per_token=100_000,
+            link_bytes_per_s=bytes_per_s,
+        )
+        got = live.correct(turn(), view, ROW, TABLE)
+        return got[Path.P_D].ttft_ms, got[Path.D_LOCAL].ttft_ms
+
+    assert ttft(0, 1e9) == pytest.approx((100, 50))
+    assert ttft(8000, 1e9) == pytest.approx((800, 50))
+    assert ttft(8000, 50e9) == pytest.approx((100, 50))  # all sent while P computes
+    assert ttft(8000, 0.0) == pytest.approx((100, 50))  # how fast the link is, is not known
+
+
 def test_the_queue_of_p_is_added_to_p_d_alone():
     got = corrected(p=worker(queued_prefill_tokens=5000))
     assert got[Path.P_D].ttft_ms == pytest.approx(600)
