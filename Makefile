@@ -31,13 +31,15 @@ status: $(STAMP) ## show it
 chat: $(STAMP)   ## talk to it
 	@$(BIN)/ppd chat
 
-# Most of the contract tests wait for leases to end, so two go on at once; real engines need the cores alone.
+# Most of the tests wait (for leases to end, for a restart), so three go on at once; real engines need the
+# cores alone. Files of the second kind share a stack, so each stays in one process.
 test: $(STAMP)   ## all tests, those against real engines included; T="-m unit" for some
 ifdef T
 	@$(BIN)/python -m pytest -m "not slow" $(T)
 else
-	@$(BIN)/python -m pytest -m "not slow and not e2e" -n 2 --dist worksteal -q
-	@$(BIN)/python -m pytest -m "not slow and e2e" -q --durations=20
+	@$(BIN)/python -m pytest -m "not slow and not e2e" -n 3 --dist worksteal -q
+	@$(BIN)/python -m pytest -m "not slow and sim" -n 3 --dist loadfile -q --durations=10
+	@$(BIN)/python -m pytest -m "not slow and e2e and not sim" -q --durations=10
 endif
 
 test-compose: $(STAMP)  ## the compose stack in containers, killed piece by piece; T=FILE for a part of it

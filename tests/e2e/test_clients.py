@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.local_stack import LocalStack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.sim, pytest.mark.timeout(300)]
 
 DOCS = Path(__file__).parents[2] / "docs" / "clients.md"
 _BENCH = """

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.failure_load import crash, fault, gauge
 from tests.e2e.failure_scene import Scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.sim, pytest.mark.timeout(600)]
 
 # Deadlines in proportion to engines that answer within milliseconds.
 SETTINGS = {"PPD_PREFILL_S": "4", "PPD_FIRST_BYTE_S": "8", "PPD_IDLE_S": "4"}

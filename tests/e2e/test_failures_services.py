@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.failure_load import Load, gauge
 from tests.e2e.failure_scene import MODEL, Scene, held
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.sim, pytest.mark.timeout(600)]
 
 ROOM = 16  # turns at once, and as many in the queue
 SETTINGS = {"PPD_MAX_RUNNING": str(ROOM), "PPD_MAX_QUEUED": str(ROOM), "PPD_QUEUE_S": "60"}

@@ -12,7 +12,7 @@ from ppd.core.names import Path as Route
 from ppd.core.records import TableSnapshot, decode
 from tests.e2e.local_stack import LocalStack, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.sim, pytest.mark.timeout(300)]
 
 _CELLS = ("--cells", "small/tiny,small/mid_paste", "--levels", "4,8", "--budget", "40s")
 

@@ -6,11 +6,12 @@ import socket
 import subprocess
 import time
 
+import psutil
 import pytest
 
 from tests.e2e.local_stack import LocalStack, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.sim, pytest.mark.timeout(300)]
 
 SIM = ("--engine", "sim")
 
@@ -121,7 +122,7 @@ def test_a_taken_port_is_named_with_its_holder(sim_stack: LocalStack) -> None:
     with socket.create_server(("127.0.0.1", sim_stack.port)):
         up = sim_stack.up(*SIM)
     assert up.returncode == 1
-    assert f"port {sim_stack.port} is taken by python" in up.stdout
+    assert f"port {sim_stack.port} is taken by {psutil.Process().name()} (pid" in up.stdout
     assert f"(pid {os.getpid()})" in up.stdout
     assert sim_stack.nothing_is_left()
 

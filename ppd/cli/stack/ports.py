@@ -1,6 +1,7 @@
 """Free loopback ports, and who holds a taken one."""
 
 import errno
+import random
 import socket
 from pathlib import Path
 
@@ -57,12 +58,15 @@ def check(host: str, port: int) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different free ports on the loopback address.
+    """`count` different free ports on the loopback address, from a random one on.
 
-    Raises PortError if there are not so many.
+    So stacks that are started at the same moment do not choose the same. Raises PortError if there are not
+    so many.
     """
     found: list[int] = []
-    for port in _range():
+    ports = _range()
+    start = random.randrange(len(ports))
+    for port in (*ports[start:], *ports[:start]):
         if len(found) == count:
             return found
         if is_free(HOST, port):
