@@ -24,6 +24,7 @@ TARGET = 1.2
 CASES = (("streamed, 64 chunks, one each 10 ms", True, 10), ("not streamed", False, 0))
 _QUESTION = "Please go on, and explain the next step of it in some more detail, with an example of its use. "
 _QUESTION_CHARS = 1950  # with the answer, 640 tokens of four characters a turn
+_WHOLE_ANSWER = "x"  # what the stand-in says where it does not stream
 _CONNECTIONS = 64
 
 
@@ -32,19 +33,21 @@ def answer(chunks: int = 64) -> str:
     return "".join(f" token{i}" for i in range(chunks))
 
 
-def messages(chat: int, turn: int) -> list[dict[str, str]]:
-    """The history of a chat up to the question of its turn."""
-    question = (_QUESTION * (_QUESTION_CHARS // len(_QUESTION) + 1))[:_QUESTION_CHARS]
+def messages(chat: int, turn: int, said: str) -> list[dict[str, str]]:
+    """The history of a chat, in which each answer was `said`, up to the question of its turn."""
+    chars = _QUESTION_CHARS + len(answer()) - len(said)
+    question = (_QUESTION * (chars // len(_QUESTION) + 1))[:chars]
     listed = []
     for number in range(1, turn + 1):
         listed.append({"role": "user", "content": f"Chat {chat}, question {number}: {question}"})
         if number < turn:
-            listed.append({"role": "assistant", "content": answer().strip()})
+            listed.append({"role": "assistant", "content": said.strip()})
     return listed
 
 
 def request(chat: int, turn: int, stream: bool) -> bytes:
-    body = {"model": "m", "messages": messages(chat, turn), "max_tokens": 64, "stream": stream}
+    said = answer() if stream else _WHOLE_ANSWER
+    body = {"model": "m", "messages": messages(chat, turn, said), "max_tokens": 64, "stream": stream}
     data = json.dumps(body, separators=(",", ":")).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     return head + b"content-length: %d\r\n\r\n%b" % (len(data), data)

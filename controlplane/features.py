@@ -36,9 +36,9 @@ class FeatureReader:
         return self.sessions.match(identity.candidates(request.messages, request.keys), now_s)
 
     def read(self, request: Request, match: Match | None, now_s: float) -> Conversation:
-        # Of a history that is known to its last answer, no more than its end is looked at.
-        known = match is not None and match.exact
-        answers = 0 if known else sum(message.role == "assistant" for message in request.messages)
+        # Of a history that is known, no more than its end is looked at.
+        new = request.messages[match.messages :] if match else request.messages
+        answers = sum(message.role == "assistant" for message in new)
         session = match.session if match else None
         if session is None and request.explicit_id:
             session = self.sessions.by_explicit_id(explicit_key(request), now_s)
@@ -50,8 +50,8 @@ class FeatureReader:
             turn_number, d_cached, p_cached, streak = answers + 1, 0, 0, 0
         else:
             n_ctx = match.held_tokens
-            n_in = self.tokens.count(request.model, request.messages[match.messages + match.exact :])
-            turn_number = match.mark.turn + 1 if match.exact else max(answers + 1, match.mark.turn)
+            n_in = self.tokens.count(request.model, new[match.exact :])
+            turn_number = match.mark.turn + answers
             d_cached = n_ctx
             p_cached = min(match.session.p_known_tokens, n_ctx)
             streak = match.session.local_streak
