@@ -12,7 +12,7 @@ from ppd.core.records import TurnRecord, encode
 from ppd.runtime.bus import Bus
 
 _BATCH = 256
-_PAUSE_S = 0.1  # gathers a batch, and lets the engines' reports on a turn's KV come in
+_PAUSE_S = 0.25  # gathers a batch, and lets the engines' reports on a turn's KV come in
 STREAM_AGE_S = 7 * 24 * 3600
 STREAM_BYTES = 1 << 30
 
@@ -69,18 +69,16 @@ class Recorder:
         make JetStream drop what it has already."""
         batch = list(islice(self._pending, _BATCH))
         *others, last = batch
-        for record in others:
-            await self._bus.nc.publish(
-                names.turns_subject(self._namespace, record.model), encode(record), headers=_headers(record)
-            )
+        self._bus.publish_all(
+            (names.turns_subject(self._namespace, record.model), encode(record), record.request_id)
+            for record in others
+        )
         await self._bus.js.publish(
-            names.turns_subject(self._namespace, last.model), encode(last), headers=_headers(last)
+            names.turns_subject(self._namespace, last.model),
+            encode(last),
+            headers={"Nats-Msg-Id": last.request_id},
         )
         for record in batch:
             if self._pending and self._pending[0] is record:  # not dropped meanwhile
                 self._pending.popleft()
         metrics.RECORDS.labels("sent").inc(len(batch))
-
-
-def _headers(record: TurnRecord) -> dict[str, str]:
-    return {"Nats-Msg-Id": record.request_id}

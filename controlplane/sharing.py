@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
+from itertools import islice
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -28,6 +29,8 @@ _MAX_PENDING = 10_000
 _MAX_HEARD = 20_000
 _MAX_READS = 64  # at once; beyond them an unknown session is simply unknown
 _PAUSE_S = 0.002
+_BATCH = 256
+_RETRY_S = 1.0
 _BUCKET_BYTES = 1 << 30
 _ERRORS = (TimeoutError, NatsError, BusError, BadRecordError, OSError)
 
@@ -44,7 +47,9 @@ class Sharing:
         self.reached = asyncio.Event()  # the bucket was: sessions go to, and come from, other frontends
         self._reads = 0
         self._pending: dict[str, SessionRecord] = {}
-        self._filled = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._prefix = f"$KV.{self._bucket}."
         self._heard: OrderedDict[str, bytes] = OrderedDict()
         self._awaited: dict[str, asyncio.Future[None]] = {}
         self._others = False  # another frontend was heard
@@ -60,7 +65,8 @@ class Sharing:
             self._pending.pop(next(iter(self._pending)))
             metrics.RECORDS.labels("session-dropped").inc()
         self._pending[key] = record
-        self._filled.set()
+        if self._timer is None:
+            self._timer = self._loop.call_later(_PAUSE_S, self._write)
 
     async def get(self, key: str) -> SessionRecord | None:
         """What another frontend wrote under this key; None where nothing is, or not in time."""
@@ -130,20 +136,27 @@ class Sharing:
         await self._bus.connect()
         self._kv = await self._bus.kv(self._bucket, history=1, ttl_s=self._ttl_s, max_bytes=_BUCKET_BYTES)
         self.reached.set()
-        prefix = f"$KV.{self._bucket}."
-        subscription = await self._bus.nc.subscribe(prefix + ">", cb=self._hear)
+        subscription = await self._bus.nc.subscribe(self._prefix + ">", cb=self._hear)
         try:
             while True:
-                await self._filled.wait()
-                self._filled.clear()
-                while self._pending and self._bus.connected:
-                    key = next(iter(self._pending))
-                    record = self._pending.pop(key)
-                    # No acknowledgement is awaited: a session that is lost here costs one P->D turn.
-                    await self._bus.publish(prefix + key, encode(record), "session")
-                await asyncio.sleep(_PAUSE_S)
+                if self._timer is None and self._pending:  # they waited for NATS
+                    self._write()
+                await asyncio.sleep(_RETRY_S)
         finally:
             await subscription.unsubscribe()
+
+    def _write(self) -> None:
+        """A batch of what waits, and soon the next one. No acknowledgement is awaited: a session that is lost
+        costs one P->D turn."""
+        self._timer = None
+        if self._kv is None:
+            return
+        batch = list(islice(self._pending.items(), _BATCH))
+        if self._bus.publish_all((self._prefix + key, encode(record), "") for key, record in batch):
+            for key, _ in batch:
+                del self._pending[key]
+            if self._pending:
+                self._timer = self._loop.call_later(_PAUSE_S, self._write)
 
     async def _hear(self, message: Msg) -> None:
         key = message.subject.rpartition(".")[2]

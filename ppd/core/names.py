@@ -115,6 +115,7 @@ def kv_held_subject(namespace: str, worker_id: str) -> str:
     return f"ppd.{_token(namespace)}.kv.held.{worker_id if worker_id == '*' else _token(worker_id)}"
 
 
+@lru_cache(1024)
 def turns_subject(namespace: str, model: str) -> str:
     return f"ppd.{_token(namespace)}.turns.{_token(model)}"
 

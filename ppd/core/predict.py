@@ -50,6 +50,8 @@ class RateWindow:
     def _advance(self, now_s: float) -> None:
         if self._since_s is None:
             self._since_s, self._second = now_s, int(now_s)
+        if now_s < self._second + 1:
+            return
         size = len(self._counts)
         for second in range(self._second + 1, min(int(now_s), self._second + size) + 1):
             self._total -= self._counts[second % size]

@@ -10,4 +10,4 @@ os.register_at_fork(after_in_child=_source.seed)
 
 def token_hex(n_bytes: int) -> str:
     """So many random bytes in hexadecimal."""
-    return f"{_source.getrandbits(8 * n_bytes):0{2 * n_bytes}x}"
+    return _source.getrandbits(8 * n_bytes).to_bytes(n_bytes, "big").hex()

@@ -49,6 +49,35 @@ async def test_outage_drops_and_counts_then_heals(fresh_nats):
     await bus.close()
 
 
+async def test_many_at_once_arrive_in_order_and_jetstream_drops_what_it_has(nats_server, namespace):
+    bus = Bus([nats_server.url], "test")
+    assert not bus.publish_all([("x", b"", "")])
+    await bus.connect()
+    name = f"S{namespace}".replace("-", "_")
+    await bus.ensure_stream(name, [f"{name}.>"], 3600, 1 << 20)
+    got: list[bytes] = []
+
+    async def on_message(message):
+        got.append(message.data)
+
+    await bus.nc.subscribe(f"{name}.a", cb=on_message)
+    await bus.nc.flush()
+    payloads = [b"", b"\r\nPUB x 1\r\n", *(b"%d" % i * i for i in range(300))]
+    assert bus.publish_all((f"{name}.a", data, f"id-{i}") for i, data in enumerate(payloads))
+    assert bus.publish_all([(f"{name}.a", b"again", "id-7"), (f"{name}.a", b"plain", "")])
+    await until(lambda: len(got) == len(payloads) + 2)
+    assert got[: len(payloads)] == payloads
+
+    async def stored() -> int:
+        return (await bus.js.stream_info(name)).state.messages
+
+    async with asyncio.timeout(20):
+        while await stored() < len(payloads) + 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert await stored() == len(payloads) + 1
+    await bus.close()
+
+
 async def test_streams_and_buckets_are_created_once_and_left_as_they_are(nats_server, namespace):
     bus = Bus([nats_server.url], "test")
     await bus.connect()
