@@ -29,21 +29,18 @@ class Access:
         self._keys: Keys | None = keys.read(path) if path else None
         self._stamp = self._look()
 
-    def enter(self, headers: Mapping[bytes, bytes]) -> ApiKey | None:
-        """The caller's key, counted against its limits until `leave`; None where none is asked for.
+    @property
+    def open(self) -> bool:
+        """Nobody is asked for a key."""
+        return self._keys is None
 
-        Raises ApiError (401, 429).
-        """
-        if self._keys is None:
-            return None
-        key = self.who(headers)
-        if key is not None:
-            try:
-                self._quota.enter(key, time.monotonic())
-            except ApiError as error:
-                metrics.REJECTED.labels((error.code or "").removesuffix("_limit_exceeded")).inc()
-                raise
-        return key
+    def enter(self, key: ApiKey) -> None:
+        """Count a request against the key's limits, until `leave`. Raises ApiError (429)."""
+        try:
+            self._quota.enter(key, time.monotonic())
+        except ApiError as error:
+            metrics.REJECTED.labels((error.code or "").removesuffix("_limit_exceeded")).inc()
+            raise
 
     def leave(self, key: ApiKey) -> None:
         self._quota.leave(key)

@@ -3,16 +3,21 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Coroutine
 from typing import Any
 
 from opentelemetry.trace import Tracer
 
-from controlplane import metrics, surface, whole
+from controlplane import metrics, surface, tally, whole
 from controlplane.access import Access
 from controlplane.access_log import AccessLog
+from controlplane.asgi import Asgi
 from controlplane.cluster import Cluster, Patience
+from controlplane.cors import Cors
 from controlplane.door import Door
 from controlplane.engines import Engines
+from controlplane.errors import ApiError
+from controlplane.exchange import Exchange
 from controlplane.features import FeatureReader
 from controlplane.history import History
 from controlplane.ledger import Ledger
@@ -39,11 +44,12 @@ from ppd.runtime.etcd import Etcd
 from ppd.runtime.registry import WorkerWatch
 from ppd.runtime.tasks import Supervisor
 
-_HOT = frozenset({"/v1/chat/completions", "/v1/completions"})
+_GAUGE_ROUNDS = 10  # of the sweep
+_TURNS = ("/v1/chat/completions", "/v1/completions")
 
 
 class Frontend:
-    """The ASGI application, and what runs beside it. Made inside a running loop."""
+    """What the server serves, and what runs beside it. Made inside a running loop."""
 
     def __init__(
         self,
@@ -58,7 +64,9 @@ class Frontend:
         self._log = logger
         self.access = Access(settings.keys, quota or Quota(shared_memory(1)), logger)
         self._access_log = AccessLog(settings.access_log) if settings.access_log else None
-        self._door = Door(self._serve, self.access, self._access_log, logger)
+        cors = Cors(settings.cors_origins) if settings.cors_origins else None
+        self._door = Door(self._serve, self.access, cors, self._access_log, logger)
+        self.lost = self._door.lost
         self._loop = asyncio.get_running_loop()
         self.etcd = Etcd(settings.etcd)
         self.bus = Bus(settings.nats, "ppd-frontend", logger)
@@ -102,33 +110,53 @@ class Frontend:
         self.whole = WholeHandler(
             settings, router, engines, self.ledger, self.sessions, self.turns.gate, logger
         )
-        self._surface = surface.build(
-            surface.Parts(
-                settings,
-                self.cluster,
-                self.watch,
-                self.bus,
-                self.tables,
-                self.sessions,
-                self._siblings,
-                self.turns.gate,
+        self._surface = Asgi(
+            surface.build(
+                surface.Parts(
+                    settings,
+                    self.cluster,
+                    self.watch,
+                    self.bus,
+                    self.tables,
+                    self.sessions,
+                    self._siblings,
+                    self.turns.gate,
+                )
             )
         )
+        self._relayed: dict[str, TurnHandler | WholeHandler] = {
+            **dict.fromkeys(_TURNS, self.turns),
+            **dict.fromkeys(whole.PATHS, self.whole),
+        }
         self._tasks = Supervisor(logger)
         self._shown_workers: set[tuple[str, str]] = set()
         self._loading: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            await self._door(scope, receive, send)
+    def judge(self, exchange: Exchange) -> ApiError | None:
+        error = self._door.judge(exchange)
+        if error is not None:
+            return error
+        if exchange.method != "POST" or exchange.path not in self._relayed:
+            return self._surface.judge(exchange)
+        if exchange.headers.get(b"content-encoding", b"identity") != b"identity":
+            return ApiError(415, "compressed request bodies are not supported")
+        return None
 
-    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["path"] in _HOT and scope["method"] == "POST":
-            await self.turns(scope, receive, send)
-        elif scope["path"] in whole.PATHS and scope["method"] == "POST":
-            await self.whole(scope, receive, send)
-        else:
-            await self._surface(scope, receive, send)
+    def __call__(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
+        return self._door(exchange)
+
+    async def _serve(self, exchange: Exchange) -> None:
+        handler = self._relayed.get(exchange.path) if exchange.method == "POST" else None
+        error = exchange.refusal
+        if handler is None:
+            if error is not None:
+                raise error
+            await self._surface(exchange)
+            return
+        if error is not None:
+            self.ledger.refused(error.status)
+            raise error
+        await handler(exchange)
 
     def _make_pool(self, url: str) -> Pool:
         return Pool(url, self._settings.connect_s, self._settings.engine_key)
@@ -190,23 +218,31 @@ class Frontend:
             await asyncio.wait_for(asyncio.gather(*known), deadline_s)
 
     async def _sweep(self) -> None:
-        """Deadlines, and the gauges that nobody else sets."""
+        """Deadlines, and, once a second, the gauges that nobody else sets."""
+        rounds, lag_s = 0, 0.0
         while True:
             before_s = self._loop.time()
             await asyncio.sleep(SWEEP_S)
             now_s = self._loop.time()
-            metrics.LOOP_LAG.set(max(0.0, now_s - before_s - SWEEP_S))
+            lag_s = max(lag_s, now_s - before_s - SWEEP_S)
             if self.cluster.sweep(now_s, self.bus.connected):
                 self._show_workers()
+            gate = self.turns.gate
+            self._siblings.say(Gauges(len(self.sessions), gate.running, gate.queued), now_s)
+            rounds += 1
+            if rounds % _GAUGE_ROUNDS:
+                continue
+            metrics.LOOP_LAG.set(lag_s)
+            lag_s = 0.0
             self.sessions.expire(now_s)
             metrics.SESSIONS.set(len(self.sessions))
             metrics.RUNNING.set(self.turns.gate.running)
             metrics.QUEUED.set(self.turns.gate.queued)
-            gate = self.turns.gate
-            self._siblings.say(Gauges(len(self.sessions), gate.running, gate.queued), now_s)
+            tally.hand_over()  # other processes may be asked for this one's
 
     async def close(self) -> None:
         """Send what is pending, and let go of everything. Bounded."""
+        tally.hand_over()
         await self.recorder.drain(2.0)
         await self._tasks.close()
         if self._access_log is not None:

@@ -7,7 +7,7 @@ import msgspec
 
 from controlplane import body as bodies
 from controlplane.errors import ApiError
-from controlplane.parse import INTERNAL_FIELDS, MAX_ID_CHARS, Count, read
+from controlplane.parse import MAX_ID_CHARS, Count, drop_internal, read
 from ppd.core import identity
 from ppd.core.identity import Message
 from ppd.core.names import H_SESSION
@@ -52,8 +52,7 @@ class Asked:
         if not parsed.model:
             raise ApiError(400, "you must provide a model parameter", param="model")
         self.model = parsed.model
-        for name in INTERNAL_FIELDS:
-            self.fields.pop(name, None)
+        drop_internal(self.fields)
         if max_tokens and (limit := _LIMITS.get(path)):
             self._hold_to(max_tokens, limit, getattr(parsed, limit))
         self.previous = parsed.previous_response_id or ""

@@ -8,6 +8,17 @@ Fields = dict[str, msgspec.Raw]
 
 _decoder = msgspec.json.Decoder(Fields)
 _encode = msgspec.json.Encoder().encode
+# Names that most bodies have, as they are written.
+_NAMES = {
+    name: f'"{name}":'.encode()
+    for name in (
+        *("model", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens"),
+        *("temperature", "top_p", "seed", "stop", "tools", "tool_choice", "n", "kv_transfer_params"),
+        *("id", "object", "created", "choices", "usage", "system_fingerprint", "service_tier"),
+        *("prompt_logprobs", "prompt_token_ids", "prompt_tokens", "completion_tokens", "total_tokens"),
+        *("prompt_tokens_details", "cached_tokens"),
+    )
+}
 
 
 def split(body: bytes) -> Fields:
@@ -26,12 +37,17 @@ def raw(value: Any) -> msgspec.Raw:
 
 def join(fields: Fields) -> bytes:
     """The object again, its values byte for byte. A long value is copied once."""
-    parts: list[bytes | msgspec.Raw] = []
-    opening = b"{"
-    for key, value in fields.items():
-        parts += (opening, _encode(key), b":", value)
-        opening = b","
-    if not parts:
+    if not fields:
         return b"{}"
-    parts.append(b"}")
+    parts: list[bytes | msgspec.Raw] = [b"{"]
+    for key, value in fields.items():
+        parts += (_NAMES.get(key) or b"%b:" % _encode(key), value, b",")
+    parts[-1] = b"}"
     return b"".join(parts)
+
+
+def extended(raw: bytes, **more: Any) -> bytes:
+    """A JSON object's bytes with further fields at its end; of doubled ones the last counts."""
+    fields = _encode(more)
+    body = raw.strip()[1:-1]
+    return b"{%b,%b" % (body, fields[1:]) if body.strip() else fields

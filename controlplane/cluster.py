@@ -33,6 +33,7 @@ class Worker:
 
     def __init__(self, record: WorkerRecord, pool: Pool) -> None:
         self.record = record
+        self.id = record.worker_id
         self.signature = record.kv_signature()
         self.pool = pool
         self.gone = False
@@ -48,12 +49,13 @@ class Worker:
         self._rests_until_s = 0.0
 
     @property
-    def id(self) -> str:
-        return self.record.worker_id
-
-    @property
     def name(self) -> str:
         return self.record.name or self.record.worker_id
+
+    @property
+    def told(self) -> bytes:
+        """The name, as clients see it."""
+        return self.name.encode()
 
     @property
     def ready(self) -> bool:
@@ -249,8 +251,11 @@ class Cluster:
         if not found:
             return []
         found.rotate(-1)
-        usable = [worker for worker in found if worker.id not in but]
-        return [worker for worker in usable if not worker.resting(now_s)] or usable
+        usable = [worker for worker in found if worker.id not in but] if but else list(found)
+        for worker in usable:
+            if worker.resting(now_s):
+                return [each for each in usable if not each.resting(now_s)] or usable
+        return usable
 
     def decoders(
         self, model: str, now_s: float, but: frozenset[str] = frozenset()

@@ -9,23 +9,15 @@ from typing import Any
 
 from controlplane.access import Access
 from controlplane.access_log import AccessLog
+from controlplane.cors import Cors
 from controlplane.errors import ApiError
-from controlplane.server import WIRE
-from ppd.core.names import H_DECODE, H_PREFILL, H_REASON, H_REQUEST_ID, H_ROUTE, H_TRACE_ID
+from controlplane.exchange import Exchange
+from ppd.core.names import H_REASON, H_REQUEST_ID, H_ROUTE, H_TRACE_ID
 from ppd.runtime import ids
 from ppd.runtime.keys import ApiKey
 
-VISIT = "ppd.visit"
-Application = Callable[[Any, Any, Any], Awaitable[None]]
-Send = Callable[[Any], Awaitable[None]]
-
 _REQUEST_ID = H_REQUEST_ID.encode()
 _TRACE_ID = H_TRACE_ID.encode()
-_CLOSE = (b"connection", b"close")
-EXPOSED = (  # headers that pages of other origins may read
-    *(H_ROUTE, H_REASON, H_PREFILL, H_DECODE, H_REQUEST_ID, H_TRACE_ID),
-    "retry-after",
-)
 _CLIENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 # What health checks, scrapes and the live page need; the page's own data is behind the admin key.
@@ -33,84 +25,100 @@ _OPEN = ("/live", "/ready", "/health", "/metrics", "/openapi.json", "/admin/", "
 
 
 class Visit:
-    """One request, from the first line of its head to the end of its answer."""
+    """Who comes, and under which ids."""
 
-    __slots__ = ("headers", "key", "request_id", "shown_id", "started_s", "status", "told", "trace_id")
+    __slots__ = ("key", "request_id", "shown_id", "started_s", "trace_id")
 
-    def __init__(self, scope: Any) -> None:
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+    def __init__(self, headers: dict[bytes, bytes]) -> None:
         self.key: ApiKey | None = None
         self.request_id = ids.token_hex(12)  # ours, for engines and records
-        given = self.headers.get(_REQUEST_ID, b"")
-        self.shown_id = given if _CLIENT_ID.fullmatch(given) else self.request_id.encode()
-        parent = _TRACEPARENT.fullmatch(self.headers.get(b"traceparent", b""))
+        given = headers.get(_REQUEST_ID)
+        self.shown_id = given if given and _CLIENT_ID.fullmatch(given) else self.request_id.encode()
+        given = headers.get(b"traceparent")
+        parent = _TRACEPARENT.fullmatch(given) if given else None
         self.trace_id = parent[1].decode() if parent else ids.token_hex(16)
         self.started_s = time.monotonic()
-        self.status = 0  # as answered; 0 = not at all
-        self.told: list[tuple[bytes, bytes]] = []  # the answer's headers
 
 
 class Door:
-    """ASGI around the whole frontend."""
+    """Around the whole frontend."""
 
     def __init__(
-        self, inner: Application, access: Access, log: AccessLog | None, logger: logging.Logger
+        self,
+        inner: Callable[[Exchange], Awaitable[None]],
+        access: Access,
+        cors: Cors | None,
+        log: AccessLog | None,
+        logger: logging.Logger,
     ) -> None:
         self._inner = inner
         self._access = access
+        self._cors = cors
         self._access_log = log
         self._log = logger
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        visit = scope[VISIT] = Visit(scope)
-        is_last = scope["extensions"][WIRE].is_last
-
-        async def tell(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                visit.status = message["status"]
-                ids = ((_REQUEST_ID, visit.shown_id), (_TRACE_ID, visit.trace_id.encode()))
-                visit.told = message["headers"] = [*message["headers"], *ids]
-                if is_last():
-                    visit.told.append(_CLOSE)
-            await send(message)
-
-        counted = False
+    def judge(self, exchange: Exchange) -> ApiError | None:
+        """Whoever has no key is told so before a body is read."""
+        visit = exchange.visit = Visit(exchange.headers)
+        exchange.common = [(_REQUEST_ID, visit.shown_id), (_TRACE_ID, visit.trace_id.encode())]
+        if self._cors is not None:
+            exchange.common += self._cors.headers(exchange.headers)
+            if self._cors.asks(exchange):
+                return None
+        if self._access.open or exchange.path.startswith(_OPEN):
+            return None
         try:
-            if not scope["path"].startswith(_OPEN):
-                counted = scope["method"] == "POST"
-                visit.key = (self._access.enter if counted else self._access.who)(visit.headers)
-            await self._inner(scope, receive, tell)
+            visit.key = self._access.who(exchange.headers)
         except ApiError as error:
-            await _answer(tell, error)
+            return error
+        return None
+
+    async def __call__(self, exchange: Exchange) -> None:
+        visit: Visit = exchange.visit
+        counted: ApiKey | None = None
+        try:
+            if self._cors is not None and self._cors.asks(exchange):
+                self._cors.answer(exchange)
+                return
+            if visit.key is not None and exchange.method == "POST":
+                self._access.enter(visit.key)
+                counted = visit.key
+            await self._inner(exchange)
+        except ApiError as error:
+            exchange.fail(error, [])
         except Exception:
-            self._log.exception("%s %s", scope["method"], scope["path"][:200])
-            if not visit.status:
-                await _answer(tell, ApiError(500, "internal error"))
+            self._log.exception("%s %s", exchange.method, exchange.path[:200])
+            exchange.fail(ApiError(500, "internal error"), [])
         finally:
-            if visit.key is not None and counted:
-                self._access.leave(visit.key)
+            if counted is not None:
+                self._access.leave(counted)
             if self._access_log is not None:
-                self._access_log.add(_line(scope, visit))
+                self._access_log.add(_line(exchange))
+
+    def lost(self, exchange: Exchange) -> None:
+        """It hung up in the middle of its request."""
+        if self._access_log is not None:
+            self._access_log.add(_line(exchange))
 
 
-async def _answer(tell: Send, error: ApiError) -> None:
-    body = error.body()
-    headers = [*error.headers(), (b"content-length", b"%d" % len(body))]
-    await tell({"type": "http.response.start", "status": error.status, "headers": headers})
-    await tell({"type": "http.response.body", "body": body})
+def traced(exchange: Exchange, trace_id: str) -> None:
+    """The request is a part of this trace: it is told and logged so."""
+    exchange.visit.trace_id = trace_id
+    exchange.common[1] = (_TRACE_ID, trace_id.encode())
 
 
-def _line(scope: Any, visit: Visit) -> dict[str, Any]:
-    told = dict(visit.told)
-    client = scope.get("client")
+def _line(exchange: Exchange) -> dict[str, Any]:
+    visit: Visit = exchange.visit
+    told = dict(exchange.answered)
+    peer = exchange.peer
     return {
         "unix_s": round(time.time(), 3),
         "pid": os.getpid(),
-        "method": scope["method"],
-        "path": scope["path"][:256],
-        "status": visit.status or 499,  # it hung up before there was an answer
+        "method": exchange.method,
+        "path": exchange.path[:256],
+        "status": exchange.status or 499,  # it hung up before there was an answer
         "ms": round((time.monotonic() - visit.started_s) * 1e3, 2),
-        "client": client[0] if client else "",
+        "client": peer[0] if peer else "",
         "key": visit.key.name if visit.key else "",
         "route": told.get(H_ROUTE.encode(), b"").decode(),
         "reason": told.get(H_REASON.encode(), b"").decode(),

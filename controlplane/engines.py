@@ -51,6 +51,7 @@ class Engines:
         self._settings = settings
         self._log = logger
         self._releases: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
 
     async def send(
         self, worker: Worker, path: bytes, headers: bytes, body: bytes, first_byte_s: float
@@ -59,7 +60,6 @@ class Engines:
 
         Raises EngineFailedError, or ApiError where the engine finds fault with the request.
         """
-        loop = asyncio.get_running_loop()
         try:
             connection = await worker.pool.post(path, headers, body, first_byte_s, self._settings.idle_s)
         except UpstreamError as error:
@@ -75,13 +75,13 @@ class Engines:
             connection.close()
         if connection.status in _CLIENTS_FAULT:
             raise errors.of_engine(connection.status, answer)
-        worker.failed(loop.time())
+        worker.failed(self._loop.time())
         self._log.warning("%s answered %d: %r", worker.name, connection.status, answer[:300])
         raise EngineFailedError(worker, "status", f"answered with status {connection.status}")
 
     def failed(self, worker: Worker, error: UpstreamError) -> EngineFailedError:
         """Let the worker rest, and say so."""
-        worker.failed(asyncio.get_running_loop().time())
+        worker.failed(self._loop.time())
         self._log.warning("%s: %s", worker.name, error)
         return EngineFailedError(worker, error.kind, str(error))
 
@@ -90,23 +90,20 @@ class Engines:
     ) -> Prefilled:
         """The hop through P. Raises EngineFailedError or ApiError."""
         try:
-            return await self._prefill(worker, path, headers, body)
+            connection = await self.send(worker, path, headers, body, self._settings.prefill_s)
+            try:
+                answer = await connection.read_all(self._settings.max_answer_bytes)
+                return handoff.read_prefilled(answer)
+            except UpstreamError as error:
+                raise self.failed(worker, error) from None
+            except msgspec.DecodeError as error:
+                raise EngineFailedError(worker, "protocol", f"its answer is no such JSON: {error}") from None
+            finally:
+                connection.close()
         except (asyncio.CancelledError, EngineFailedError):
             # P may have finished just now: nobody knows its blocks then, and they would wait for their lease.
             self.unwanted(worker, request_id)
             raise
-
-    async def _prefill(self, worker: Worker, path: bytes, headers: bytes, body: bytes) -> Prefilled:
-        connection = await self.send(worker, path, headers, body, self._settings.prefill_s)
-        try:
-            answer = await connection.read_all(self._settings.max_answer_bytes)
-            return handoff.read_prefilled(answer)
-        except UpstreamError as error:
-            raise self.failed(worker, error) from None
-        except msgspec.DecodeError as error:
-            raise EngineFailedError(worker, "protocol", f"its answer is no such JSON: {error}") from None
-        finally:
-            connection.close()
 
     async def count_tokens(self, worker: Worker, model: str, text: str) -> int | None:
         """How many tokens `text` is; None where the engine does not say, or not in time."""

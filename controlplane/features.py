@@ -38,7 +38,7 @@ class FeatureReader:
     def read(self, request: Request, match: Match | None, now_s: float) -> Conversation:
         # Of a history that is known, no more than its end is looked at.
         new = request.messages[match.messages :] if match else request.messages
-        answers = sum(message.role == "assistant" for message in new)
+        answers = [message.role for message in new].count("assistant")
         session = match.session if match else None
         if session is None and request.explicit_id:
             session = self.sessions.by_explicit_id(explicit_key(request), now_s)
@@ -46,7 +46,7 @@ class FeatureReader:
         if begins:
             self.arrivals.add(now_s)
         if match is None:
-            n_ctx, n_in = self._unknown(request)
+            n_ctx, n_in = self._unknown(request, answers)
             turn_number, d_cached, p_cached, streak = answers + 1, 0, 0, 0
         else:
             n_ctx = match.held_tokens
@@ -71,14 +71,12 @@ class FeatureReader:
         )
         return Conversation(session, match, turn, begins, self.outputs.mean(request.model))
 
-    def _unknown(self, request: Request) -> tuple[int, int]:
+    def _unknown(self, request: Request, answers: int) -> tuple[int, int]:
         """Context and new tokens of a history that no session is known for."""
         whole = self.tokens.estimate(request.model, request.size_bytes)
-        last = max(
-            (i for i, message in enumerate(request.messages) if message.role == "assistant"), default=-1
-        )
-        if last < 0:
+        if not answers:
             return 0, whole
+        last = max(i for i, message in enumerate(request.messages) if message.role == "assistant")
         n_in = self.tokens.count(request.model, request.messages[last + 1 :])
         return max(0, whole - n_in), n_in
 

@@ -25,11 +25,15 @@ class Gate:
     def queued(self) -> int:
         return len(self._waiting)
 
-    async def enter(self) -> None:
+    def admit(self) -> bool:
+        """Whether the turn may run at once; then `leave` must follow."""
+        if self._running >= self._max_running:
+            return False
+        self._running += 1
+        return True
+
+    async def wait(self) -> None:
         """Returns once the turn may run; `leave` must follow. Raises ApiError (429)."""
-        if self._running < self._max_running:
-            self._running += 1
-            return
         if len(self._waiting) >= self._max_queued:
             raise self._reject("full")
         ticket = asyncio.get_running_loop().create_future()

@@ -21,7 +21,7 @@ class Prefilled(NamedTuple):
     """P's answer: the KV parameters for D, or P's own complete answer where its one token ended it."""
 
     body: bytes
-    kv: dict[str, Any] | None
+    kv: bytes | None  # as P wrote them
     finished: bool
     prompt_tokens: int
     cached_tokens: int  # -1 = P does not say
@@ -49,13 +49,18 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _Kv(msgspec.Struct):
+    do_remote_prefill: bool | None = None
+
+
 class _Answer(msgspec.Struct):
     choices: list[_Choice] = []
     usage: Usage | None = None
-    kv_transfer_params: dict[str, Any] | None = None
+    kv_transfer_params: msgspec.Raw = msgspec.Raw()
 
 
-_answer_decoder = msgspec.json.Decoder(_Answer)
+_answers = msgspec.json.Decoder(_Answer)
+_params = msgspec.json.Decoder(_Kv | None)
 
 
 def prefill_body(
@@ -92,11 +97,13 @@ def _capped(value: msgspec.Raw) -> msgspec.Raw:
 
 def read_prefilled(body: bytes) -> Prefilled:
     """P's answer. Raises msgspec.DecodeError if it is none."""
-    answer = _answer_decoder.decode(body)
+    answer = _answers.decode(body)
     usage = answer.usage or Usage()
-    kv = answer.kv_transfer_params
-    if not (kv and kv.get("do_remote_prefill")):
-        kv = None
+    kv = bytes(answer.kv_transfer_params) or None
+    if kv is not None:
+        params = _params.decode(kv)
+        if params is None or not params.do_remote_prefill:
+            kv = None
     finished = kv is None and bool(answer.choices) and answer.choices[0].finish_reason not in (None, "length")
     return Prefilled(body, kv, finished, usage.prompt_tokens, usage.cached_tokens)
 
@@ -111,7 +118,7 @@ def _about_turn(traceparent: str, request_id: str) -> dict[str, Any]:
 
 def decode_body(
     request: Request,
-    kv: dict[str, Any] | None = None,
+    kv: bytes | None = None,
     traceparent: str = "",
     request_id: str = "",
     hold: bool = False,
@@ -122,8 +129,10 @@ def decode_body(
     if request.stream and not request.wants_usage:
         fields["stream_options"] = _with_usage(fields.get("stream_options"))
     if kv is not None:
-        params = {**kv, **_about_turn(traceparent, request_id)}
-        fields["kv_transfer_params"] = bodies.raw({**params, KV_HOLD: True} if hold else params)
+        about = _about_turn(traceparent, request_id)
+        if hold:
+            about[KV_HOLD] = True
+        fields["kv_transfer_params"] = msgspec.Raw(bodies.extended(kv, **about))
     elif hold:
         fields["kv_transfer_params"] = bodies.raw({KV_REQUEST_ID: request_id, KV_HOLD: True})
     return bodies.join(fields)
@@ -140,18 +149,18 @@ def _with_usage(options: msgspec.Raw | None) -> msgspec.Raw:
     return msgspec.Raw(bodies.join(inner))
 
 
-def release_body(kv: dict[str, Any]) -> bytes:
+def release_body(kv: bytes) -> bytes:
     """A request that an engine must refuse before it admits it (its model does not exist): vLLM then hands
     `kv` to its connector. That of a D tells P to free the blocks that `kv` names."""
     fields = {
         "model": _FREE_MODEL,
         "messages": [{"role": "user", "content": "."}],
         "max_tokens": 1,
-        "kv_transfer_params": kv,
+        "kv_transfer_params": msgspec.Raw(kv),
     }
     return msgspec.json.encode(fields)
 
 
 def unwanted_body(request_id: str) -> bytes:
     """For a P that `releases`: the blocks of this turn's prefill, be it finished or not, are not wanted."""
-    return release_body({"do_remote_prefill": True, KV_RELEASE: request_id})
+    return release_body(msgspec.json.encode({"do_remote_prefill": True, KV_RELEASE: request_id}))

@@ -7,10 +7,10 @@ from controlplane import metrics
 from controlplane.cluster import Cluster
 from controlplane.features import FeatureReader
 from controlplane.history import History
-from controlplane.metrics import labelled
 from controlplane.recorder import Recorder
 from controlplane.siblings import Siblings
 from controlplane.state import TurnState
+from controlplane.tally import counter, distribution
 from controlplane.transfers import Transfers
 from ppd.core.names import Outcome, Path, Reason
 from ppd.core.records import TurnRecord
@@ -40,13 +40,13 @@ class Ledger:
 
     def refused(self, status: int) -> None:
         """A request that was no turn."""
-        labelled(metrics.REQUESTS, "none", "none", str(status)).inc()
+        counter(metrics.REQUESTS, "none", "none", str(status)).add()
 
     def served_whole(self, path: Path, queued_s: float, seconds: float) -> None:
         """A request that one engine answered and that teaches nothing; how long it waited and took."""
-        labelled(metrics.REQUESTS, path.value, Reason.ONE_ENGINE.value, "200").inc()
-        labelled(metrics.QUEUE, path.value).observe(queued_s)
-        labelled(metrics.E2E, path.value).observe(seconds)
+        counter(metrics.REQUESTS, path.value, Reason.ONE_ENGINE.value, "200").add()
+        distribution(metrics.QUEUE, path.value).observe(queued_s)
+        distribution(metrics.E2E, path.value).observe(seconds)
 
     def close(self, turn: TurnState, now_s: float) -> None:
         self._history.finish(turn, now_s)
@@ -128,27 +128,27 @@ class Ledger:
         record.prefill_queued_tokens = plan.prefill_queued_tokens
 
     def _count(self, turn: TurnState, record: TurnRecord) -> None:
-        path = record.path.value
-        labelled(metrics.REQUESTS, path, record.reason.value, str(record.status)).inc()
-        labelled(metrics.E2E, path).observe(record.e2e_ms / 1e3)
-        labelled(metrics.QUEUE, path).observe(turn.queued_s)
+        path = record.path
+        counter(metrics.REQUESTS, path, record.reason, str(record.status)).add()
+        distribution(metrics.E2E, path).observe(record.e2e_ms / 1e3)
+        distribution(metrics.QUEUE, path).observe(turn.queued_s)
         if record.ttft_ms:
-            labelled(metrics.TTFT, path).observe(record.ttft_ms / 1e3)
+            distribution(metrics.TTFT, path).observe(record.ttft_ms / 1e3)
         if record.tpot_ms:
-            labelled(metrics.TPOT, path).observe(record.tpot_ms / 1e3)
+            distribution(metrics.TPOT, path).observe(record.tpot_ms / 1e3)
         if turn.prefill_s:
-            metrics.PREFILL.observe(turn.prefill_s)
+            distribution(metrics.PREFILL).observe(turn.prefill_s)
         if record.outcome is Outcome.CANCELLED:
-            labelled(metrics.CANCELLED, "streaming" if turn.first_s else "waiting").inc()
+            counter(metrics.CANCELLED, "streaming" if turn.first_s else "waiting").add()
         cached = max(record.cached_tokens_decode, record.cached_tokens_prefill, 0)
-        labelled(metrics.TOKENS, "prompt").inc(record.n_prompt_tokens)
-        labelled(metrics.TOKENS, "cached").inc(cached)
-        labelled(metrics.TOKENS, "output").inc(record.n_out_tokens)
+        counter(metrics.TOKENS, "prompt").add(record.n_prompt_tokens)
+        counter(metrics.TOKENS, "cached").add(cached)
+        counter(metrics.TOKENS, "output").add(record.n_out_tokens)
         if record.path is Path.D_LOCAL and record.expected_cached_tokens and record.cached_tokens_decode >= 0:
             held = record.cached_tokens_decode >= record.expected_cached_tokens // 2
-            labelled(metrics.CACHE, "held" if held else "lost").inc()
+            counter(metrics.CACHE, "held" if held else "lost").add()
             saved = record.cached_tokens_decode * turn.plan.decode.record.kv_bytes_per_token
-            metrics.KV_BYTES.labels("saved").inc(saved)
+            counter(metrics.KV_BYTES, "saved").add(saved)
 
 
 def _attributes(turn: TurnState, record: TurnRecord) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import msgspec
 from opentelemetry.trace import Span
 
 from controlplane import handoff, metrics, stream
-from controlplane.client import Headers
 from controlplane.cluster import Reservation, Worker
 from controlplane.engines import EngineFailedError, Engines, StreamBrokenError
 from controlplane.errors import ApiError
+from controlplane.exchange import Headers
 from controlplane.handoff import Prefilled
 from controlplane.route import Plan, Router
 from controlplane.settings import FrontendSettings
@@ -146,7 +146,7 @@ class Legs:
             watch = StreamWatch(turn.request.wants_usage, turn.request.n == 1, turn.reported_cached)
             turn.watch = watch
             turn.first_token(self._loop.time())
-            await client.start(200, [*_STREAM_HEADERS, *turn.headers()])
+            client.start(200, [*_STREAM_HEADERS, *turn.headers()])
         else:
             watch.resume(turn.reported_cached)
 
@@ -157,7 +157,7 @@ class Legs:
             return not out or push(out)
 
         try:
-            await connection.pipe(data, feed, client.drained)
+            last = await connection.pipe(data, feed, client.drained)
         except UpstreamError as error:
             turn.seen(watch.seen, self._loop.time())
             self._engines.failed(worker, error)
@@ -168,11 +168,14 @@ class Legs:
             if client.gone and watch.seen.done:
                 return  # a client that has its [DONE] need not wait for the end of the HTTP message
             raise
+        last = filtered(last) if last else last
         rest = watch.end()
         turn.seen(watch.seen, self._loop.time())
         if not watch.seen.done:
+            if last:
+                push(last)
             raise StreamBrokenError(worker, "truncated")
-        await client.end(rest)
+        client.end(last + rest)
 
     async def _relay_whole(self, turn: TurnState, worker: Worker, connection: Connection) -> None:
         seen = Seen()
@@ -186,7 +189,7 @@ class Legs:
         now_s = self._loop.time()
         turn.first_token(now_s)
         turn.seen(seen, now_s)
-        await turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
+        turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
 
     async def _answer_of_prefill(self, turn: TurnState, prefilled: Prefilled) -> None:
         """P's one token ended the answer: it is the client's, and D is not needed."""
@@ -199,14 +202,14 @@ class Legs:
         if turn.watch is not None:  # of a stream that moved here
             turn.watch.resume(None)
             events = stream.as_stream(clean, turn.request.chat, turn.request.wants_usage)
-            await turn.client.end(turn.watch.feed(events))
+            turn.client.end(turn.watch.feed(events))
             return
         if not turn.request.stream:
-            await turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
+            turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
             return
-        await turn.client.start(200, [*_STREAM_HEADERS, *turn.headers()])
+        turn.client.start(200, [*_STREAM_HEADERS, *turn.headers()])
         events = stream.as_stream(clean, turn.request.chat, turn.request.wants_usage)
-        await turn.client.end(events)
+        turn.client.end(events)
 
 
 def _raise_first_error(worker: Worker, data: bytes) -> None:

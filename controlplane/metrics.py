@@ -1,27 +1,28 @@
 """What the frontend counts. Labels are bounded: enums, statuses and kinds, never ids.
 
 Where several processes serve, any of them answers for all: counters and histograms are summed, also over
-processes that died, gauges are those of the living.
+processes that died, gauges are those of the living. What each turn adds goes through `tally`.
 """
 
 import os
-from functools import lru_cache
-from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+
+from controlplane import tally
+from controlplane.tally import Distribution
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TPOT = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 _MICRO = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2e-2)
 
 REQUESTS = Counter("ppd_requests", "Turns by path, reason and HTTP status", ["path", "reason", "status"])
-TTFT = Histogram("ppd_ttft_seconds", "Time to the first token sent", ["path"], buckets=_SECONDS)
-TPOT = Histogram("ppd_tpot_seconds", "Time per output token after the first", ["path"], buckets=_TPOT)
-E2E = Histogram("ppd_e2e_seconds", "Time of a whole turn", ["path"], buckets=_SECONDS)
-QUEUE = Histogram("ppd_queue_seconds", "Time in the frontend's own queue", ["path"], buckets=_SECONDS)
-PREFILL = Histogram("ppd_prefill_hop_seconds", "Time of the hop through P", buckets=_SECONDS)
-DECISION = Histogram("ppd_decision_seconds", "Identify, decide and place", buckets=_MICRO)
+TTFT = Distribution("ppd_ttft_seconds", "Time to the first token sent", ["path"], buckets=_SECONDS)
+TPOT = Distribution("ppd_tpot_seconds", "Time per output token after the first", ["path"], buckets=_TPOT)
+E2E = Distribution("ppd_e2e_seconds", "Time of a whole turn", ["path"], buckets=_SECONDS)
+QUEUE = Distribution("ppd_queue_seconds", "Time in the frontend's own queue", ["path"], buckets=_SECONDS)
+PREFILL = Distribution("ppd_prefill_hop_seconds", "Time of the hop through P", buckets=_SECONDS)
+DECISION = Distribution("ppd_decision_seconds", "Identify, decide and place", buckets=_MICRO)
 TOKENS = Counter("ppd_tokens", "Tokens by kind: prompt, cached (before the turn), output", ["kind"])
 KV_BYTES = Counter("ppd_kv_bytes", "KV bytes: moved P->D, or saved by serving D-local", ["kind"])
 KV_FAILED = Counter("ppd_kv_failed_transfers", "KV transfers that failed, by direction", ["direction"])
@@ -43,14 +44,9 @@ ACCESS_LINES = Counter("ppd_access_log_lines", "Lines of the access log by fate"
 WORKERS = Gauge("ppd_workers", "Ready workers", ["model", "role"], multiprocess_mode="livemax")
 
 
-@lru_cache(4096)
-def labelled(metric: Counter | Histogram, *values: str) -> Any:
-    """`metric.labels(*values)`, found faster: prometheus_client builds and locks on each call."""
-    return metric.labels(*values)
-
-
 def exposition() -> bytes:
     """All of it as Prometheus text."""
+    tally.hand_over()
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         return generate_latest()
     registry = CollectorRegistry()

@@ -13,16 +13,19 @@ from ppd.core.identity import Message
 from ppd.core.names import H_SESSION
 
 # Fields by which a client could reach into the hand-off or the engines' routing.
-INTERNAL_FIELDS = (
-    "kv_transfer_params",
-    "ec_transfer_params",
-    "request_id",
-    "data_parallel_rank",
-    "bootstrap_host",
-    "bootstrap_port",
-    "bootstrap_room",
+INTERNAL_FIELDS = frozenset(
+    {
+        "kv_transfer_params",
+        "ec_transfer_params",
+        "request_id",
+        "data_parallel_rank",
+        "bootstrap_host",
+        "bootstrap_port",
+        "bootstrap_room",
+    }
 )
 _T = TypeVar("_T")
+_SESSION = H_SESSION.encode()
 MAX_ID_CHARS = 512
 _COMPLETION_TOKENS = 16  # of a completion that names no limit, by OpenAI's and vLLM's rule
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -104,8 +107,7 @@ class Request:
         new = _messages(parsed, chat, len(rest.known.messages) if rest else 0)
         self.one_engine = _one_engine(parsed)
         _check_limits(parsed, self.one_engine)
-        for name in INTERNAL_FIELDS:
-            self.fields.pop(name, None)
+        drop_internal(self.fields)
         if rest is None:
             self.messages, self.keys = new, identity.history_keys(new, start)
             if chat and prefixes is not None:
@@ -123,6 +125,12 @@ class Request:
             self.fields["max_tokens"] = bodies.raw(self.limit_tokens)
         elif self.limit_tokens > max_tokens:
             raise ApiError(400, f"with this key an answer may have {max_tokens} tokens", param="max_tokens")
+
+
+def drop_internal(fields: bodies.Fields) -> None:
+    if not INTERNAL_FIELDS.isdisjoint(fields):
+        for name in INTERNAL_FIELDS:
+            fields.pop(name, None)
 
 
 def read(data: bytes, decoder: msgspec.json.Decoder[_T]) -> tuple[bodies.Fields, _T]:
@@ -181,13 +189,13 @@ def _check_limits(parsed: _Body, one_engine: bool) -> None:
     when P has done its work already."""
     if parsed.stream_options and not parsed.stream:
         raise ApiError(400, "stream_options need `stream: true`", param="stream_options")
-    for name in ("n", "best_of"):
-        if getattr(parsed, name) == 0:
+    for name, count in (("n", parsed.n), ("best_of", parsed.best_of)):
+        if count == 0:
             raise ApiError(400, f"{name} must be at least 1", param=name)
     if one_engine:
         return
-    for name in ("max_tokens", "max_completion_tokens"):
-        limit = getattr(parsed, name)
+    limits = (("max_tokens", parsed.max_tokens), ("max_completion_tokens", parsed.max_completion_tokens))
+    for name, limit in limits:
         if limit == 0:
             raise ApiError(400, f"{name} must be at least 1", param=name)
         if limit is not None and limit < (parsed.min_tokens or 0):
@@ -215,12 +223,7 @@ def _explicit_id(parsed: _Body, headers: Mapping[bytes, bytes]) -> str:
     conversation = parsed.conversation
     if isinstance(conversation, dict):
         conversation = str(conversation.get("id") or "")
-    found = (
-        headers.get(H_SESSION.encode(), b"").decode("latin-1")
-        or conversation
-        or parsed.prompt_cache_key
-        or ""
-    )
+    found = headers.get(_SESSION, b"").decode("latin-1") or conversation or parsed.prompt_cache_key or ""
     if len(found) > MAX_ID_CHARS:
         raise ApiError(400, f"a conversation's id may have at most {MAX_ID_CHARS} characters")
     return found

@@ -1,7 +1,6 @@
 """Decide and place: features -> a path, why, and the workers that take it."""
 
-from dataclasses import dataclass
-
+import msgspec
 from msgspec.structs import replace
 
 from controlplane.cluster import Cluster, Worker, compatible
@@ -18,8 +17,7 @@ from ppd.core.sessions import Pullback
 from ppd.core.table import Table
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What a turn will do."""
 
     decision: Decision
@@ -148,13 +146,14 @@ class _Choice:
         self.turn = conversation.turn
         self._n_out_mean = conversation.n_out_mean
         self.escape: Reason | None = None
-        self._views: dict[str, WorkerView] = {}
         decodes, replicas = cluster.decoders(request.model, now_s, failed)
         self.engines = decodes + replicas
-        self._views = {each.id: each.view(now_s, router._stale_s) for each in self.engines}
+        self._views: dict[str, WorkerView] = {
+            each.id: each.view(now_s, router._stale_s) for each in self.engines
+        }
         self.home = self._home(conversation)
-        self.decode = self.home if self.home in decodes else self._least(decodes)
-        self.replica = self.home if self.home in replicas else self._least(replicas)
+        self.decode = self.home if self.home is not None and self.home in decodes else self._least(decodes)
+        self.replica = self.home if self.home is not None and self.home in replicas else self._least(replicas)
         self.prefill = self._prefill(cluster, router._stale_s, conversation, now_s, failed)
         self.pullback = self._pullback(conversation, now_s)
         if conversation.match is not None and self.home is None:
@@ -173,6 +172,8 @@ class _Choice:
         return home
 
     def _least(self, workers: list[Worker]) -> Worker | None:
+        if len(workers) < 2:
+            return workers[0] if workers else None
         best = place.pick_decode([self._views[each.id] for each in workers])
         return next(each for each in workers if each.id == best.worker_id) if best else None
 
@@ -190,7 +191,10 @@ class _Choice:
         found = cluster.ready(self.request.model, Role.PREFILL, now_s, failed)
         fitting = {each.id: each for each in found if cluster.can_pull(decode, each, now_s)}
         views = [each.view(now_s, stale_s) for each in fitting.values()]
-        self._views.update((view.worker_id, view) for view in views)
+        for view in views:
+            self._views[view.worker_id] = view
+        if len(views) < 2:
+            return fitting[views[0].worker_id] if views else None
         session = conversation.session
         cached = {session.prefill_worker: self.turn.p_cached} if session else {}
         best = place.pick_prefill(views, self.turn.prompt, cached)

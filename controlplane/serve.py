@@ -7,11 +7,10 @@ import signal
 import ssl
 
 import uvloop
-from starlette.middleware.cors import CORSMiddleware
 
 from controlplane import server
 from controlplane.app import Frontend
-from controlplane.door import EXPOSED
+from controlplane.http1 import Limits
 from controlplane.processes import Sibling
 from controlplane.quota import Quota
 from controlplane.settings import FrontendSettings
@@ -43,25 +42,21 @@ async def _serve(settings: FrontendSettings, sibling: Sibling) -> int:
     frontend.start()
     await frontend.warm(_WARM_S)
     tls = _tls(settings)
-    limits = server.Limits(settings.max_head_bytes, settings.head_s, settings.max_connections)
-    http = server.make(with_cors(frontend, settings.cors_origins), settings.shutdown_s, limits, tls)
+    http = server.Server(frontend, settings.shutdown_s, limits_of(settings), tls)
     # What was made until now lives as long as the process: the collector need not look at it again, and
     # a turn's objects die by reference count.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn ends cleanly on these and then raises them again, which would cut off what follows.
-        signal.signal(number, lambda *_: None)
     loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, http.stop)
     loop.add_signal_handler(signal.SIGHUP, _reload, settings, frontend, tls, log)
     if sibling.parent_pipe >= 0:
         loop.add_reader(sibling.parent_pipe, _parent_gone, sibling.parent_pipe, http)
-    # A line for each bad request would let any client fill the disk.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     log.info("listening on %s:%d", *sibling.listener.getsockname()[:2])
     try:
-        await http.serve(sockets=[sibling.listener])
+        await http.serve([sibling.listener])
     finally:
         await frontend.close()
         await asyncio.to_thread(tracing.shutdown)
@@ -70,19 +65,16 @@ async def _serve(settings: FrontendSettings, sibling: Sibling) -> int:
 
 def _parent_gone(pipe: int, http: server.Server) -> None:
     asyncio.get_running_loop().remove_reader(pipe)
-    http.should_exit = True
+    http.stop()
 
 
-def with_cors(application: Frontend, origins: list[str]) -> Frontend | CORSMiddleware:
-    """The application, for pages of these origins too."""
-    if not origins:
-        return application
-    return CORSMiddleware(
-        application,
-        allow_origins=origins,
-        allow_methods=["GET", "POST"],
-        allow_headers=["*"],
-        expose_headers=EXPOSED,
+def limits_of(settings: FrontendSettings) -> Limits:
+    return Limits(
+        head_bytes=settings.max_head_bytes,
+        head_s=settings.head_s,
+        body_bytes=settings.max_body_bytes,
+        body_s=settings.body_s,
+        connections=settings.max_connections,
     )
 
 

@@ -24,8 +24,8 @@ class Spans:
 
     def __init__(self, tracer: Tracer | None, headers: Mapping[bytes, bytes], path: str) -> None:
         self._tracer = tracer
-        given = headers.get(b"traceparent", b"")
-        self._from_client = given.decode() if _TRACEPARENT.fullmatch(given) else ""
+        given = headers.get(b"traceparent")
+        self._from_client = given.decode() if given and _TRACEPARENT.fullmatch(given) else ""
         self.server = _OFF
         self._routes: list[tuple[Span, int]] = []  # decided, with the time; ended with the turn
         if tracer is not None:
@@ -38,6 +38,8 @@ class Spans:
 
     @property
     def trace_id(self) -> str:
+        if self._tracer is None:
+            return ""
         context = self.server.get_span_context()
         return f"{context.trace_id:032x}" if context.is_valid else ""
 
@@ -80,7 +82,8 @@ class Spans:
 
     def event(self, name: str, attributes: dict[str, Any] | None = None) -> None:
         """Something that happened to the turn, now."""
-        self.server.add_event(name, attributes)
+        if self._tracer is not None:
+            self.server.add_event(name, attributes)
 
     def follow(self, last: str) -> None:
         """Link the turn to the one before it, by that one's `traceparent`."""
@@ -91,7 +94,7 @@ class Spans:
 
     def parent_of(self, span: Span) -> str:
         """The `traceparent` that an engine gets: under `span`, or the client's own where we do not trace."""
-        return traceparent(span) or self._from_client
+        return (self._tracer and traceparent(span)) or self._from_client
 
     def end(self, status: int, attributes: dict[str, Any]) -> None:
         if self._tracer is None:

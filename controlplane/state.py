@@ -4,8 +4,8 @@ from typing import Any
 
 from opentelemetry.trace import Span
 
-from controlplane.client import Client, Headers
 from controlplane.cluster import Worker
+from controlplane.exchange import Exchange, Headers
 from controlplane.features import Conversation
 from controlplane.handoff import Prefilled, Usage
 from controlplane.parse import Request
@@ -35,7 +35,7 @@ class TurnState:
     def __init__(
         self,
         request: Request,
-        client: Client,
+        client: Exchange,
         spans: Spans,
         request_id: str,
         started_s: float,
@@ -64,16 +64,13 @@ class TurnState:
         self.prefill_cached = -1
         self.handed_off = False
         self.hold = False  # D was asked to hold its KV for a pull-back
+        self.engine_path = client.path.encode()
         self.retries = 0
         self.first_s = 0.0
         self.last_s = 0.0
         self.answer: Seen | None = None
         self.outcome = Outcome.OK
         self.status = 200
-
-    @property
-    def engine_path(self) -> bytes:
-        return self.client.path.encode()
 
     def engine_headers(self, span: Span, leg: str = "") -> bytes:
         """Header lines for an engine: the id of this leg, and the trace that its spans belong to."""
@@ -161,11 +158,11 @@ class TurnState:
         """The answer headers; no addresses, only names."""
         if not self.placed:
             return []
-        headers = [(_ROUTE, self.path.value.encode()), (_REASON, self.reason.value.encode())]
+        headers = [(_ROUTE, self.path.encode()), (_REASON, self.reason.encode())]
         if self.prefill_worker is not None:
-            headers.append((_PREFILL, self.prefill_worker.name.encode()))
+            headers.append((_PREFILL, self.prefill_worker.told))
         if (decode := self.decode_worker) is not None:
-            headers.append((_DECODE, decode.name.encode()))
+            headers.append((_DECODE, decode.told))
         return headers
 
     def route_attributes(self) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from controlplane.handoff import Usage
 from controlplane.sent import Sent, choices_of
 from ppd.core.identity import AnswerMark, mark_of
 
+_USAGE = b'"usage":'  # what an event must hold to be looked at
+_KV = b'"kv_transfer_params":'
 _DONE = b"data: [DONE]"
 _DATA = b"data: "
 DONE = _DONE + b"\n\n"
@@ -67,7 +69,7 @@ def strip_answer(data: bytes, seen: Seen, cached_tokens: int | None, moved_token
         if moved_tokens:
             seen.usage.prompt_tokens -= moved_tokens
             seen.usage.completion_tokens = (seen.usage.completion_tokens or 0) + moved_tokens
-        if cached_tokens is not None or moved_tokens:
+        if moved_tokens or (cached_tokens is not None and cached_tokens != seen.usage.cached_tokens):
             changed = True
             fields["usage"] = msgspec.Raw(reported_usage(bytes(usage), seen.usage, cached_tokens))
     return bodies.join(fields) if changed else data
@@ -114,24 +116,46 @@ class StreamWatch:
                 return b""
             self._carry, data = data[cut:], data[:cut]
         self._last = data
-        if self._skip_role or b'"usage":' in data or b'"kv_transfer_params":' in data:
+        if self._skip_role or _USAGE in data or _KV in data:
             data = self._filter(data)
         if self._single:
             self.sent.add(data)
         return data
 
     def _filter(self, data: bytes) -> bytes:
+        """Whole events, of which only those are looked at that hold something to be changed."""
+        if self._skip_role:
+            data = self._without_opening(data)
         kept: list[bytes] = []
-        for event in data.split(b"\n\n"):
-            if self._skip_role and event.startswith(_DATA):
-                self._skip_role = False
-                if b'"role":"assistant"' in event and not _says_anything(event):
-                    continue
-            if event.startswith(_DATA) and (b'"usage":' in event or b'"kv_transfer_params":' in event):
+        done = 0  # so far
+        usage, kv = data.find(_USAGE), data.find(_KV)
+        while usage >= 0 or kv >= 0:
+            found = usage if kv < 0 else kv if usage < 0 else min(usage, kv)
+            begin = data.rfind(b"\n\n", done, found) + 2
+            begin = begin if begin > 1 else done
+            end = data.find(b"\n\n", found) + 2
+            kept.append(data[done:begin])
+            event = data[begin : end - 2]
+            if event.startswith(_DATA):
                 event = self._clean(event)
             if event:
                 kept.append(event + b"\n\n")
+            done = end
+            usage = data.find(_USAGE, done) if 0 <= usage < done else usage
+            kv = data.find(_KV, done) if 0 <= kv < done else kv
+        kept.append(data[done:])
         return b"".join(kept)
+
+    def _without_opening(self, data: bytes) -> bytes:
+        at = 0 if data.startswith(_DATA) else data.find(b"\n\n" + _DATA) + 2
+        if at == 1:  # comments alone
+            return data
+        self._skip_role = False
+        end = data.find(b"\n\n", at)
+        first = data[at:end]
+        if b'"role":"assistant"' in first and not _says_anything(first):
+            return data[:at] + data[end + 2 :]
+        return data
 
     def _clean(self, event: bytes) -> bytes:
         payload = event[len(_DATA) :]

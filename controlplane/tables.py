@@ -1,6 +1,7 @@
 """The PPD tables that the planner published, as last known."""
 
 import logging
+from functools import lru_cache
 
 from ppd.core.decision import DEFAULT_SLO, Weights
 from ppd.core.names import table_key
@@ -10,6 +11,11 @@ from ppd.core.score import slo_classes
 from ppd.core.table import Table, TableError
 
 _MAX_TABLES = 256
+
+
+@lru_cache(_MAX_TABLES)
+def _classes(table: Table | None) -> dict[str, Weights]:
+    return slo_classes(table.snapshot if table is not None else None)
 
 
 class Tables:
@@ -71,7 +77,7 @@ class Tables:
 
     def weights(self, table: Table | None, slo: str) -> Weights:
         """A class's weights: the table's, else the built-in ones; balanced where nobody knows the class."""
-        classes = slo_classes(table.snapshot if table is not None else None)
+        classes = _classes(table)
         return classes.get(slo) or classes[DEFAULT_SLO]
 
     def all(self) -> dict[str, Table]:

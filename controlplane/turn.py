@@ -3,15 +3,15 @@
 import asyncio
 import logging
 import re
-from typing import Any
 
 from opentelemetry.trace import Tracer
 
 from controlplane import metrics, migrate, stream
 from controlplane.access import is_admin
-from controlplane.client import Client
+from controlplane.door import traced
 from controlplane.engines import EngineFailedError, Engines, StreamBrokenError
 from controlplane.errors import ApiError
+from controlplane.exchange import Exchange
 from controlplane.features import FeatureReader
 from controlplane.gate import Gate
 from controlplane.history import History
@@ -23,15 +23,19 @@ from controlplane.route import Router
 from controlplane.settings import FrontendSettings
 from controlplane.spans import Spans
 from controlplane.state import TurnState
+from controlplane.tally import distribution
 from ppd.core import names
 from ppd.core.names import Path, Reason
+from ppd.runtime.keys import ApiKey
 
+_FORCE = names.H_FORCE.encode()
+_SLO = names.H_SLO.encode()
 MAX_TRIES = 3  # engines that may take a turn, one after another
 _SLO_CLASS = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class TurnHandler:
-    """Serves `/v1/chat/completions` and `/v1/completions` as a bare ASGI application."""
+    """Serves `/v1/chat/completions` and `/v1/completions` ."""
 
     def __init__(
         self,
@@ -57,12 +61,11 @@ class TurnHandler:
         self._prefixes = Prefixes()
         self.gate = Gate(settings.max_running, settings.max_queued, settings.queue_s)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        client = Client(scope, receive, send)
+    async def __call__(self, client: Exchange) -> None:
         started_s = self._loop.time()
         try:
-            body = await client.read_body(self._settings.max_body_bytes, self._settings.body_s)
-            request = Request(body, client.path == "/v1/chat/completions", client.headers, self._prefixes)
+            chat = client.path == "/v1/chat/completions"
+            request = Request(client.body, chat, client.headers, self._prefixes)
             if client.visit.key is not None and client.visit.key.max_tokens:
                 request.hold_to(client.visit.key.max_tokens)
             self._router.cluster.check(request.model)
@@ -70,48 +73,46 @@ class TurnHandler:
             slo = self._slo(client)
         except ApiError as error:
             self._ledger.refused(error.status)
-            await client.fail(error, [])
-            return
-        except asyncio.CancelledError:
-            if not client.gone:
-                raise
+            client.fail(error, [])
             return
         spans = Spans(self._tracer, client.headers, client.path)
-        client.visit.trace_id = spans.trace_id or client.visit.trace_id
+        if trace_id := spans.trace_id:
+            traced(client, trace_id)
         turn = TurnState(request, client, spans, client.visit.request_id, started_s, force)
         turn.slo = slo
-        client.watch()
         try:
-            async with asyncio.timeout(self._settings.turn_s):
-                await self.gate.enter()
-                try:
-                    turn.queued_s = self._loop.time() - started_s
-                    await self._serve(turn)
-                finally:
-                    self.gate.leave()
+            client.watch(started_s + self._settings.turn_s)
+            if not self.gate.admit():
+                await self.gate.wait()
+            try:
+                turn.queued_s = self._loop.time() - started_s
+                await self._serve(turn)
+            finally:
+                self.gate.leave()
         except ApiError as error:
             turn.failed(error.status)
-            await client.fail(error, turn.headers())
+            client.fail(error, turn.headers())
         except asyncio.CancelledError:
-            if not client.gone:
+            if client.give_up():
+                turn.failed(504)
+                client.fail(ApiError(504, "the turn took too long"), turn.headers())
+            elif client.gone:
+                turn.cancelled()
+            else:
                 raise
-            turn.cancelled()
-        except TimeoutError:
-            turn.failed(504)
-            await client.fail(ApiError(504, "the turn took too long"), turn.headers())
         except Exception:
             self._log.exception("turn %s", turn.request_id)
             turn.failed(500)
-            await client.fail(ApiError(500, "internal error"), turn.headers())
+            client.fail(ApiError(500, "internal error"), turn.headers())
         finally:
             client.unwatch()
             self._ledger.close(turn, self._loop.time())
 
     # --- before the engines ---
 
-    def _force(self, client: Client) -> Path | None:
+    def _force(self, client: Exchange) -> Path | None:
         """An operator's word, with the admin key, on one turn's path; from anybody else it is nothing."""
-        wish = client.headers.get(names.H_FORCE.encode())
+        wish = client.headers.get(_FORCE)
         if wish is None or not is_admin(client.headers, self._settings.admin_key):
             return None
         try:
@@ -119,15 +120,18 @@ class TurnHandler:
         except ValueError:
             raise ApiError(400, f"{names.H_FORCE}: one of {', '.join(Path)}") from None
 
-    def _slo(self, client: Client) -> str:
+    def _slo(self, client: Exchange) -> str:
         """The class of the caller's key, else of the header, else the operator's."""
-        key = client.visit.key
+        key: ApiKey | None = client.visit.key
         if key is not None and key.slo:
             return key.slo
-        asked = client.headers.get(names.H_SLO.encode(), b"").decode("latin-1")
-        if asked and not _SLO_CLASS.fullmatch(asked):
+        told = client.headers.get(_SLO)
+        if not told:
+            return self._settings.slo
+        asked = told.decode("latin-1")
+        if not _SLO_CLASS.fullmatch(asked):
             raise ApiError(400, f"{names.H_SLO}: up to 64 letters, digits, _ and -")
-        return asked or self._settings.slo
+        return asked
 
     async def _serve(self, turn: TurnState) -> None:
         """Identify, decide and place; then the legs, moving to other engines until the first byte is sent."""
@@ -156,7 +160,7 @@ class TurnHandler:
                 if span.is_recording():
                     span.set_attributes(turn.route_attributes())
             if not failed:
-                metrics.DECISION.observe(self._loop.time() - begin_s)
+                distribution(metrics.DECISION).observe(self._loop.time() - begin_s)
             try:
                 await self._legs.run(turn, plan)
                 return
@@ -191,7 +195,7 @@ class TurnHandler:
             return False
         if watch.sent.finished:
             turn.seen(watch.seen, self._loop.time())
-            await turn.client.end(stream.DONE)
+            turn.client.end(stream.DONE)
             return True
         next_one = self._router.least_loaded(turn.asked.model, self._loop.time(), failed)
         if next_one is None or len(failed) >= MAX_TRIES:

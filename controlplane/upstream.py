@@ -13,6 +13,7 @@ import httptools
 
 BUFFER_BYTES = 256 * 1024
 SWEEP_S = 0.1
+_COPIED_BYTES = 64 * 1024  # a shorter body costs less as one piece with its head
 _KEEP_IDLE_S = 3.0  # vLLM closes idle connections after 5 s; a request must not race that
 _KEEP_IDLE = 512
 _NEVER = float("inf")
@@ -34,7 +35,8 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self._loop = pool.loop
         self._transport: asyncio.Transport
-        self._parser: httptools.HttpResponseParser | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._busy = False  # a request was sent, and its answer is not done with
         self._waiter: asyncio.Future[None] | None = None
         self._chunks: list[bytes] = []
         self._buffered = 0
@@ -58,27 +60,26 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        parser = self._parser
-        if parser is None:  # bytes that nobody asked for
+        if not self._busy:  # bytes that nobody asked for
             self.abort()
             return
         self.started = True
         self.deadline_s = self._loop.time() + self._idle_s
         try:
-            parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(UpstreamError("protocol", f"the engine's answer is no HTTP: {error}"))
             return
-        if self._feed is not None:
+        if self._feed is not None and not self.complete:
             self._pass_on()
-        elif self._buffered > BUFFER_BYTES:
+            return
+        if self._buffered > BUFFER_BYTES:
             self._pause()
-        if self._feed is None or self.complete or self._paused:
-            self._wake()
+        self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.forget(self)
-        if self._parser is not None and not self.complete:
+        if self._busy and not self.complete:
             self._fail(
                 UpstreamError("closed", "the engine closed the connection before its answer was complete")
             )
@@ -89,7 +90,7 @@ class Connection(asyncio.Protocol):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code() if self._parser else 0
+        self.status = self._parser.get_status_code()
 
     def on_body(self, data: bytes) -> None:
         self._chunks.append(data)
@@ -101,19 +102,22 @@ class Connection(asyncio.Protocol):
             self.headers = []
             return
         self.complete = True
-        self._keep = self._parser is not None and self._parser.should_keep_alive()
+        self._keep = self._parser.should_keep_alive()
         self.deadline_s = _NEVER
 
     # --- one request ---
 
     def start(self, head: bytes, body: bytes, first_byte_s: float, idle_s: float) -> None:
-        self._parser = httptools.HttpResponseParser(self)
+        self._busy = True
         self._chunks, self._buffered = [], 0
         self.headers, self.status, self._feed = [], 0, None
         self.complete = self.started = False
         self._idle_s, self._first_byte_s = idle_s, first_byte_s
         self.deadline_s = self._loop.time() + first_byte_s
-        self._transport.writelines((head, body))
+        if len(body) < _COPIED_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
 
     async def head(self) -> None:
         """Until status and headers are there. Raises UpstreamError."""
@@ -135,29 +139,32 @@ class Connection(asyncio.Protocol):
 
     async def pipe(
         self, first: bytes, feed: Callable[[bytes], bool], drained: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Hand `first` and all that follows to `feed`, straight from the reading callback, until the end.
+    ) -> bytes:
+        """Hand `first` and what follows to `feed`, straight from the reading callback. Returns what came with
+        the answer's end, so that the caller can send its own end along with it.
 
         Where `feed` returns False reading pauses until `drained()` has returned. Raises UpstreamError.
         """
         self._chunks.insert(0, first)
         self._feed = feed
-        self._pass_on()
-        while not self.complete or self._paused:
-            if not self._paused:
-                await self._wait()
+        if not self.complete:
+            self._pass_on()
+        while not self.complete:
             if self._paused:
                 await drained()
                 self._resume()
+            else:
+                await self._wait()
+        last, self._chunks = b"".join(self._chunks), []
+        return last
 
     def _pass_on(self) -> None:
-        chunks = self._chunks
-        if not chunks or self._feed is None:
-            return
-        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._chunks, self._buffered = [], 0
-        if not self._feed(data):
-            self._pause()
+        chunks, feed = self._chunks, self._feed
+        if chunks and feed is not None:
+            self._chunks, self._buffered = [], 0
+            if not feed(chunks[0] if len(chunks) == 1 else b"".join(chunks)):
+                self._pause()
+                self._wake()
 
     def _pause(self) -> None:
         if not self._paused and not self.complete:
@@ -175,12 +182,19 @@ class Connection(asyncio.Protocol):
         """The rest of the body. Raises UpstreamError."""
         parts: list[bytes] = []
         size = 0
-        while data := await self.read():
-            parts.append(data)
-            size += len(data)
-            if size > limit_bytes:
-                raise UpstreamError("too-large", f"the engine's answer is larger than {limit_bytes} bytes")
-        return b"".join(parts)
+        while not self.complete:
+            if self._chunks:
+                parts.append(await self.read())
+                size += len(parts[-1])
+                if size > limit_bytes:
+                    break
+            else:
+                await self._wait()
+        parts += self._chunks
+        if size + self._buffered > limit_bytes:
+            raise UpstreamError("too-large", f"the engine's answer is larger than {limit_bytes} bytes")
+        self._chunks, self._buffered = [], 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     @property
     def ended(self) -> bool:
@@ -191,14 +205,14 @@ class Connection(asyncio.Protocol):
         """Done with this answer: a complete one frees the connection; any other is cut off, which stops
         the engine's work on it."""
         if self.complete and self._keep and not self._paused:
-            self._parser = None
+            self._busy = False
             self._chunks = []
             self._pool.put_back(self)
         else:
             self.abort()
 
     def abort(self) -> None:
-        self._parser = None
+        self._busy = False
         self.deadline_s = _NEVER
         self._transport.abort()
 
@@ -226,13 +240,13 @@ class Connection(asyncio.Protocol):
     @property
     def heard_s(self) -> float:
         """When a byte came last, as far as it is known."""
-        if self._parser is None:
+        if not self._busy:
             return self.idle_since_s
         return self.deadline_s - self._idle_s if self.started and self.deadline_s < _NEVER else -_NEVER
 
     def waits_s(self, now_s: float) -> float:
         """For how long nothing has come of an answer; -inf where none is awaited, or the client lags."""
-        if self._parser is None or self.deadline_s == _NEVER:
+        if not self._busy or self.deadline_s == _NEVER:
             return -_NEVER
         return now_s - self.deadline_s + (self._idle_s if self.started else self._first_byte_s)
 

@@ -4,17 +4,16 @@ import asyncio
 import logging
 import re
 from collections import OrderedDict
-from typing import Any
 
 import msgspec
 
 from controlplane import body as bodies
 from controlplane import stream
 from controlplane.asked import Asked
-from controlplane.client import Client, Headers
 from controlplane.cluster import Reservation, Worker
 from controlplane.engines import EngineFailedError, Engines
 from controlplane.errors import NO_WORKER, ApiError
+from controlplane.exchange import Exchange, Headers
 from controlplane.gate import Gate
 from controlplane.ledger import Ledger
 from controlplane.route import Router
@@ -54,34 +53,32 @@ class WholeHandler:
         self._loop = asyncio.get_running_loop()
         self._responses: OrderedDict[str, str] = OrderedDict()  # response id -> the worker that has it
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        client = Client(scope, receive, send)
+    async def __call__(self, client: Exchange) -> None:
         began_s = self._loop.time()
         key = client.visit.key
         try:
-            body = await client.read_body(self._settings.max_body_bytes, self._settings.body_s)
-            asked = Asked(body, client.path, client.headers, key.max_tokens if key else 0)
+            asked = Asked(client.body, client.path, client.headers, key.max_tokens if key else 0)
             self._router.cluster.check(asked.model)
-            client.watch()
-            async with asyncio.timeout(self._settings.turn_s):
-                await self._gate.enter()
-                try:
-                    await self._serve(client, asked, began_s)
-                finally:
-                    self._gate.leave()
+            client.watch(began_s + self._settings.turn_s)
+            if not self._gate.admit():
+                await self._gate.wait()
+            try:
+                await self._serve(client, asked, began_s)
+            finally:
+                self._gate.leave()
         except ApiError as error:
             self._ledger.refused(error.status)
-            await client.fail(error, [])
-        except TimeoutError:
-            self._ledger.refused(504)
-            await client.fail(ApiError(504, "the turn took too long"), [])
+            client.fail(error, [])
         except asyncio.CancelledError:
-            if not client.gone:
+            if client.give_up():
+                self._ledger.refused(504)
+                client.fail(ApiError(504, "the turn took too long"), [])
+            elif not client.gone:
                 raise
         finally:
             client.unwatch()
 
-    async def _serve(self, client: Client, asked: Asked, began_s: float) -> None:
+    async def _serve(self, client: Exchange, asked: Asked, began_s: float) -> None:
         queued_s = self._loop.time() - began_s
         body = bodies.join(asked.fields)
         failed: frozenset[str] = frozenset()
@@ -149,14 +146,16 @@ class WholeHandler:
 
     # --- its answer ---
 
-    async def _relay(self, client: Client, worker: Worker, connection: Connection, headers: Headers) -> None:
+    async def _relay(
+        self, client: Exchange, worker: Worker, connection: Connection, headers: Headers
+    ) -> None:
         kind = dict(connection.headers).get(b"content-type", b"application/json")
         try:
             if not kind.startswith(b"text/event-stream"):
                 data = await connection.read_all(self._settings.max_answer_bytes)
                 clean = stream.strip_answer(data, stream.Seen(), None)
                 self._note_response(data, worker)
-                await client.answer(200, [(b"content-type", kind), *headers], clean)
+                client.answer(200, [(b"content-type", kind), *headers], clean)
                 return
             first = await connection.read()
         except UpstreamError as error:
@@ -164,12 +163,12 @@ class WholeHandler:
         except msgspec.DecodeError as error:
             raise EngineFailedError(worker, "protocol", f"its answer is no such JSON: {error}") from None
         self._note_response(first, worker)
-        await client.start(200, [(b"content-type", kind), *headers])
+        client.start(200, [(b"content-type", kind), *headers])
         try:
-            await connection.pipe(first, client.push, client.drained)
+            last = await connection.pipe(first, client.push, client.drained)
         except UpstreamError as error:
             raise ApiError(502, f"the engine failed in the middle of the answer ({error.kind})") from error
-        await client.end()
+        client.end(last)
 
 
 def _explicit(asked: Asked) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from controlplane.app import Frontend
-from controlplane.server import make
+from controlplane.serve import limits_of
+from controlplane.server import Server, bind
 from controlplane.settings import FrontendSettings
 from ppd.core.names import Role, worker_key
 from ppd.core.records import encode
@@ -33,17 +34,15 @@ async def frontend(
     settings = FrontendSettings(etcd=[etcd.address], nats=[nats.url], namespace=namespace, **options)
     made = Frontend(settings, None, logging.getLogger("test"))
     made.start()
-    server = make(made, 1)
-    server.config.port = 0
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    serving = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
-    stack = Stack(made, server.servers[0].sockets[0].getsockname()[1], {})
+    server, listener = Server(made, 1, limits_of(settings)), bind("127.0.0.1", 0)
+    serving = asyncio.create_task(server.serve([listener]))
+    await server.started.wait()
+    stack = Stack(made, listener.getsockname()[1], {})
     try:
         yield stack
     finally:
         await stack.http.close()
-        server.should_exit = True
+        server.stop()
         await serving
         await made.close()
 

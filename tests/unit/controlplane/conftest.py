@@ -10,7 +10,8 @@ import aiohttp
 import pytest
 
 from controlplane.app import Frontend
-from controlplane.server import make
+from controlplane.serve import limits_of
+from controlplane.server import Server, bind
 from controlplane.settings import FrontendSettings
 from ppd.core.names import Role, WorkerStatus
 from ppd.core.records import WorkerRecord
@@ -68,18 +69,15 @@ async def running(placement: dict[str, Role], **options: Any) -> AsyncIterator[S
     frontend = Frontend(settings, None, logging.getLogger("test"))
     frontend._on_workers({f"{name}-1": record(engines[name], role, name) for name, role in placement.items()})
     sweeper = asyncio.create_task(frontend._sweep())
-    server = make(frontend, 1)
-    server.config.port = 0
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    serving = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    stack = Stack(frontend, server.servers[0].sockets[0].getsockname()[1], engines)
+    server, listener = Server(frontend, 1, limits_of(settings)), bind("127.0.0.1", 0)
+    serving = asyncio.create_task(server.serve([listener]))
+    await server.started.wait()
+    stack = Stack(frontend, listener.getsockname()[1], engines)
     try:
         yield stack
     finally:
         await stack.http.close()
-        server.should_exit = True
+        server.stop()
         await serving
         sweeper.cancel()
         frontend.cluster.close()

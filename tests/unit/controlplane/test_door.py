@@ -6,15 +6,15 @@ import re
 import ssl
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 
-from controlplane import server
 from controlplane.access_log import AccessLog
-from controlplane.serve import with_cors
+from controlplane.asgi import Asgi
+from controlplane.http1 import Limits
+from controlplane.server import Server, bind, tls_context
 from ppd.core.names import Role
 from tests.unit.controlplane.conftest import P_D, Stack, running
 from tests.unit.controlplane.fakes import Fault
@@ -75,9 +75,7 @@ class Bounded:
     """A server with its own limits before an application that says 200."""
 
     def __init__(self, **limits: Any) -> None:
-        self._server = server.make(self._application, 1, server.Limits(**limits))
-        self._server.config.port = 0
-        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        self._server = Server(Asgi(self._application), 1, Limits(**limits))
         self.heads = 0
 
     async def _application(self, scope: Any, receive: Any, send: Any) -> None:
@@ -86,14 +84,14 @@ class Bounded:
         await send({"type": "http.response.body", "body": b""})
 
     async def __aenter__(self) -> "Bounded":
-        self._task = asyncio.create_task(self._server.serve())
-        while not self._server.started:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        self.port: int = self._server.servers[0].sockets[0].getsockname()[1]
+        listener = bind("127.0.0.1", 0)
+        self._task = asyncio.create_task(self._server.serve([listener]))
+        await self._server.started.wait()
+        self.port: int = listener.getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.should_exit = True
+        self._server.stop()
         await self._task
 
 
@@ -193,36 +191,38 @@ async def test_a_turn_that_takes_too_long_is_504_and_stops_its_engines() -> None
         assert stack.frontend.turns.gate.running == 0
 
 
-async def test_pages_of_named_origins_may_call(stack: Stack) -> None:
-    sent: list[Any] = []
+async def test_pages_of_named_origins_may_call(tmp_path: Path) -> None:
+    ours, other = "https://ours.example", "https://other.example"
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "x-session-id"}
+    keys = tmp_path / "keys"
+    keys.write_text('{"keys":[]}')
+    async with running(P_D, cors_origins=[ours], keys=keys) as stack:
 
-    async def send(message: Any) -> None:
-        sent.append(message)
+        async def headers(method: str, path: str, origin: str, **more: str) -> tuple[int, Any]:
+            sent = {"origin": origin, **more}
+            async with stack.http.request(method, stack.url + path, headers=sent) as response:
+                return response.status, response.headers
 
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b""}
-
-    application = with_cors(stack.frontend, ["https://ours.example"])
-
-    async def headers(method: str, origin: bytes) -> tuple[int, dict[bytes, bytes]]:
-        sent.clear()
-        asked = [(b"origin", origin), (b"access-control-request-method", b"POST")]
-        asked.append((b"access-control-request-headers", b"authorization,x-session-id"))
-        scope = {"type": "http", "method": method, "path": "/live", "headers": asked, "query_string": b""}
-        scope["extensions"] = {server.WIRE: SimpleNamespace(is_last=lambda: False)}
-        await application(scope, receive, send)  # type: ignore[arg-type]
-        return sent[0]["status"], dict(sent[0]["headers"])
-
-    status, told = await headers("OPTIONS", b"https://ours.example")
-    assert (status, told[b"access-control-allow-origin"]) == (200, b"https://ours.example")
-    assert b"x-session-id" in told[b"access-control-allow-headers"]
-    status, told = await headers("GET", b"https://ours.example")
-    assert (status, told[b"access-control-allow-origin"]) == (200, b"https://ours.example")
-    assert b"x-trace-id" in told[b"access-control-expose-headers"]
-    status, told = await headers("GET", b"https://other.example")
-    assert b"access-control-allow-origin" not in told
-    assert (await headers("OPTIONS", b"https://other.example"))[0] == 400
-    assert with_cors(stack.frontend, []) is stack.frontend
+        for path in ("/v1/models", "/v1/chat/completions"):
+            status, told = await headers("OPTIONS", path, ours, **asked)
+            assert (status, told["access-control-allow-origin"]) == (200, ours)
+            assert "POST" in told["access-control-allow-methods"]
+            assert "x-session-id" in told["access-control-allow-headers"]
+            assert (await headers("OPTIONS", path, other, **asked))[0] == 400
+        status, told = await headers("GET", "/live", ours)
+        assert (status, told["access-control-allow-origin"]) == (200, ours)
+        assert "x-trace-id" in told["access-control-expose-headers"]
+        status, told = await headers("POST", "/v1/chat/completions", ours)
+        assert (status, told["access-control-allow-origin"], told["vary"]) == (401, ours, "Origin")
+        status, told = await headers("GET", "/live", other)
+        assert (status, "access-control-allow-origin" in told) == (200, False)
+    async with (
+        running(P_D, cors_origins=["*"]) as stack,
+        await stack.chat("hi", stream=True, headers={"origin": other}) as response,
+    ):
+        assert response.headers["access-control-allow-origin"] == "*"
+    async with running(P_D) as stack, await stack.chat("hi", headers={"origin": ours}) as response:
+        assert "access-control-allow-origin" not in response.headers
 
 
 async def test_streams_over_tls(tmp_path: Path) -> None:
@@ -237,13 +237,11 @@ async def test_streams_over_tls(tmp_path: Path) -> None:
         capture_output=True,
     )
     async with running({"d0": Role.DECODE}) as stack:
-        tls = server.make(stack.frontend, 1, tls=server.tls_context(str(cert), str(key)))
-        tls.config.port = 0
-        tls.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        serving = asyncio.create_task(tls.serve())
-        while not tls.started:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        port = tls.servers[0].sockets[0].getsockname()[1]
+        tls = Server(stack.frontend, 1, tls=tls_context(str(cert), str(key)))
+        listener = bind("127.0.0.1", 0)
+        serving = asyncio.create_task(tls.serve([listener]))
+        await tls.started.wait()
+        port = listener.getsockname()[1]
         body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True}
         url = f"https://localhost:{port}/v1/chat/completions"
         trust = ssl.create_default_context(cafile=str(cert))
@@ -251,7 +249,7 @@ async def test_streams_over_tls(tmp_path: Path) -> None:
             assert (await response.text()).endswith("data: [DONE]\n\n")
         plain = await raw(port, b"GET / HTTP/1.1\r\n\r\n", eof=True)
         assert b"200" not in plain
-        tls.should_exit = True
+        tls.stop()
         await serving
 
 

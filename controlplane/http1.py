@@ -1,0 +1,330 @@
+"""HTTP/1.1 with clients: one connection, its requests in order, and bounds on what it may cost.
+
+The application sees a request once it is complete, or with its head where it wants so, or as soon as the answer
+is an error whatever follows.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+from typing import Protocol as Interface
+
+import httptools
+
+from controlplane.errors import ApiError
+from controlplane.exchange import Exchange, Headers
+
+_MAX_HEADERS = 256
+_MAX_PIPELINED = 16  # requests that wait; more are not read, and neither is the news of a hang-up
+_LINGER_S, _LINGER_BYTES = 2.0, 32 << 20
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Limits(NamedTuple):
+    """What a client may cost before the application sees anything of it."""
+
+    head_bytes: int = 64 << 10
+    head_s: float = 20.0
+    body_bytes: int = 16 << 20
+    body_s: float = 30.0
+    idle_s: float = 30.0  # between two requests
+    connections: int = 16_384
+
+
+class Application(Interface):
+    """What serves exchanges."""
+
+    def judge(self, exchange: Exchange) -> ApiError | None:
+        """The head is there: an answer that does not depend on the body."""
+
+    def __call__(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
+        """Answer it."""
+
+    def lost(self, exchange: Exchange) -> None:
+        """The client hung up before its request was complete."""
+
+
+class House(Interface):
+    """What a connection belongs to."""
+
+    application: Application
+    limits: Limits
+    connections: "set[Protocol]"
+    serving: set[Exchange]
+    stopping: bool
+
+    def failed(self, exchange: Exchange, error: Exception) -> None:
+        """The application raised."""
+
+
+class _HeadTooLargeError(Exception):
+    """Breaks off the parser in the middle of a head."""
+
+
+class Protocol(asyncio.Protocol):
+    """One connection."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self, house: House, loop: asyncio.AbstractEventLoop) -> None:
+        self._house = house
+        self._limits = house.limits
+        self._loop = loop
+        self._parser = httptools.HttpRequestParser(self)
+        # What follows a request that is the connection's last is nobody's business.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._target = b""
+        self._headers: Headers = []
+        self._in_head = True  # one is awaited, or under way
+        self._head_bytes = 0  # of a head that is not complete yet
+        self._read_bytes = 0  # of what is being parsed
+        self._incoming: Exchange | None = None  # its head is complete, its body is not
+        self._since_s = loop.time()  # since when the head, or the body, or the next request is awaited
+        self._deaf = False  # what comes is not HTTP any more, or nobody's business
+        self._dropped = 0  # of it, bytes
+        self._current: Exchange | None = None
+        self._queue: deque[Exchange] = deque()  # pipelined ones
+        self._reading_paused = False
+        self.write_paused = False
+        self._drain: asyncio.Future[None] | None = None
+        self._refusal = ApiError(400, "this is no valid HTTP request")
+
+    # --- asyncio's callbacks ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        connections = self._house.connections
+        connections.add(self)
+        if len(connections) > self._limits.connections:
+            self._refuse(ApiError(503, "too many connections", retry_after_s=1))
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf or self._transport.is_closing():
+            self._drop(data)
+            return
+        self._read_bytes = len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._deaf = True  # it is answered as what it is without the upgrade
+            for exchange in (self._current, *self._queue):
+                if exchange is not None:
+                    exchange.keep_alive = False
+        except httptools.HttpParserError:
+            self._refuse(self._refusal)
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._limits.head_bytes:
+                self._refuse(self._head_too_large())
+        if not self._since_s and (self._in_head or self._incoming is not None):
+            self._since_s = self._loop.time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._house.connections.discard(self)
+        self._abandon()
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        self._wake()
+
+    async def writable(self) -> None:
+        """Until the client has read most of what it was sent, or is gone."""
+        if self.write_paused and not self._transport.is_closing():
+            self._drain = self._loop.create_future()
+            await self._drain
+
+    def _wake(self) -> None:
+        waiter, self._drain = self._drain, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # --- httptools' callbacks ---
+
+    def on_message_begin(self) -> None:
+        self._target = b""
+        self._headers = []
+        self._in_head = True
+        self._since_s = 0.0
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        headers, limit = self._headers, self._limits.head_bytes
+        if len(headers) > _MAX_HEADERS or (
+            self._head_bytes + self._read_bytes > limit and self._head_size() > limit
+        ):
+            self._refusal = self._head_too_large()
+            raise _HeadTooLargeError
+        parser = self._parser
+        exchange = self._incoming = Exchange(
+            self,
+            self._transport,
+            parser.get_method().decode("ascii"),
+            self._target,
+            headers,
+            parser.get_http_version(),
+            parser.should_keep_alive(),
+        )
+        self._in_head, self._head_bytes, self._since_s = False, 0, 0.0
+        exchange.refusal = self._house.application.judge(exchange) or self._too_long(exchange)
+        if exchange.refusal is not None or exchange.eager:
+            self._line_up(exchange)
+        elif exchange.headers.get(b"expect", b"").lower() == b"100-continue" and self._current is None:
+            self._transport.write(_CONTINUE)
+
+    def on_body(self, data: bytes) -> None:
+        exchange = self._incoming
+        if exchange is None or exchange.refusal is not None:
+            return
+        if not exchange.add(data, self._limits.body_bytes):
+            exchange.refuse(self._body_too_large())
+            if not exchange.eager:
+                self._line_up(exchange)
+
+    def on_message_complete(self) -> None:
+        exchange, self._incoming, self._since_s = self._incoming, None, 0.0
+        if exchange is None:
+            return
+        waits = exchange.refusal is None and not exchange.eager
+        exchange.complete()
+        if waits:
+            self._line_up(exchange)
+
+    # --- limits ---
+
+    def _head_size(self) -> int:
+        return len(self._target) + sum(len(name) + len(value) for name, value in self._headers)
+
+    def _head_too_large(self) -> ApiError:
+        return ApiError(
+            431, f"a head may have {self._limits.head_bytes} bytes and {_MAX_HEADERS} header lines"
+        )
+
+    def _body_too_large(self) -> ApiError:
+        return ApiError(413, f"the body is larger than {self._limits.body_bytes} bytes")
+
+    def _too_long(self, exchange: Exchange) -> ApiError | None:
+        """By what the head says."""
+        length = exchange.headers.get(b"content-length", b"")
+        too_long = len(length) > 3 and length.isdigit() and int(length[:20]) > self._limits.body_bytes
+        return self._body_too_large() if too_long else None
+
+    def sweep(self, now_s: float) -> None:
+        """End what keeps us waiting."""
+        if self._current is not None:
+            self._current.sweep(now_s)
+        waited_s = now_s - self._since_s if self._since_s else 0.0
+        if self._in_head:
+            if waited_s > self._limits.head_s:
+                self._refuse(ApiError(408, "the request did not arrive in time"))
+        elif self._incoming is not None:
+            if waited_s > self._limits.body_s:
+                self._body_is_late(self._incoming)
+        elif self._current is None and waited_s > self._limits.idle_s:
+            self._transport.abort()
+
+    def _body_is_late(self, exchange: Exchange) -> None:
+        if exchange.refusal is None:
+            exchange.refuse(ApiError(408, "the body did not arrive in time"))
+            if not exchange.eager:
+                self._line_up(exchange)
+
+    def _refuse(self, error: ApiError) -> None:
+        """The error as an answer, and the end of the connection."""
+        if self._transport.is_closing():
+            return
+        body = error.body()
+        lines = [f"HTTP/1.1 {error.status} Refused".encode()]
+        lines += [b"%b: %b" % header for header in error.headers()]
+        lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
+        self._transport.write(b"\r\n".join(lines))
+        self._transport.close()
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Nobody waits for an answer."""
+        self._queue.clear()
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None and incoming.task is None:
+            self._house.application.lost(incoming)
+        if self._current is not None:
+            self._current.hang_up()
+
+    # --- one exchange after another ---
+
+    def _line_up(self, exchange: Exchange) -> None:
+        if self._current is None:
+            self._start(exchange)
+            return
+        self._queue.append(exchange)
+        if len(self._queue) > _MAX_PIPELINED and not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _start(self, exchange: Exchange) -> None:
+        self._current = exchange
+        self._house.serving.add(exchange)
+        exchange.task = self._loop.create_task(self._serve(exchange))
+
+    async def _serve(self, exchange: Exchange) -> None:
+        try:
+            await self._house.application(exchange)
+        except Exception as error:
+            self._house.failed(exchange, error)
+        finally:
+            self._ended(exchange)
+
+    def _ended(self, exchange: Exchange) -> None:
+        exchange.unwatch()
+        self._house.serving.discard(exchange)
+        self._current = None
+        if self._transport.is_closing():
+            return
+        if not self._in_head and self._incoming is None:
+            self._since_s = self._loop.time()
+        if not exchange.finished:  # it broke off: without its end it does not look whole
+            self._transport.abort() if self.write_paused else self._transport.close()
+        elif not exchange.arrived:
+            self._linger()
+        elif not exchange.keep_alive or self._house.stopping:
+            self._transport.close()
+        elif self._queue:
+            self._start(self._queue.popleft())
+        elif self._reading_paused:
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    def _linger(self) -> None:
+        """The answer was given before its request was all there. Were the connection closed at once, what
+        the client still sends would be met by a reset, which makes many a client lose the answer: so it is
+        read and thrown away, for a while."""
+        self._deaf, self._incoming = True, None
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._loop.call_later(_LINGER_S, self._transport.close)
+
+    def _drop(self, data: bytes) -> None:
+        self._dropped += len(data)
+        if self._dropped > _LINGER_BYTES:
+            self._transport.abort()
+
+    def stop(self) -> None:
+        """No more requests: what is being answered is the last."""
+        if self._current is None:
+            self._transport.close()
+        else:
+            for exchange in (self._current, *self._queue):
+                exchange.keep_alive = False
+
+    def abort(self) -> None:
+        self._transport.abort()
