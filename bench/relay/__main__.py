@@ -11,14 +11,15 @@ import statistics
 import sys
 
 from bench.relay import routers
-from bench.relay.load import Case, Result, run
+from bench.relay.load import Case, Result, direct, run
 
 CASES = (
-    Case("64 streams, a chunk each 10 ms", 64, 10, True, 10),
+    Case("64 streams, a chunk each 10 ms", 64, 10, True, 10, begin_ms=640),
     Case("16 connections, all chunks at once", 16, 150, True, 0),
     Case("non-streamed P->D", 16, 400, False, 0),
+    Case("64 streams in step: all begin, and begin again, within 10 ms", 64, 10, True, 10, begin_ms=10),
 )
-TARGETS = (0.8, 1.0, 1.5)
+TARGETS = (0.8, 1.0, 1.5, 0.8)
 
 
 def main() -> int:
@@ -42,21 +43,28 @@ def main() -> int:
 def _measure(case: Case, target: float, args: argparse.Namespace) -> dict[str, object]:
     ours: list[Result] = []
     theirs: list[Result] = []
+    engines_own: list[Result] = []
     with routers.Processes() as processes:
         engine = args.port + 50
         routers.engines(processes, engine, case.gap_ms, case.chunks)
         pid = routers.frontend(processes, args.port, engine, args.profile)
         peer_pid = routers.peer(processes, args.peer, args.port + 10, engine) if args.peer else 0
         for _ in range(args.rounds):
+            engines_own.append(direct(engine + 1, case))
             ours.append(run(args.port, pid, case))
             if peer_pid:
                 theirs.append(run(args.port + 10, peer_pid, case))
         if any(result.failed for result in ours):
             print(processes.log("frontend"), file=sys.stderr)
     row: dict[str, object] = {"case": case.name, "target": target, "ours": _summary(ours, case)}
+    row["engine"] = {
+        f"first_byte_p{p}_ms": round(statistics.median(each.percentile(p / 100) for each in engines_own), 2)
+        for p in (50, 99)
+    }
     if theirs:
         row["peer"] = _summary(theirs, case)
         row["ratio"] = round(_median(ours) / _median(theirs), 3)
+        row["ratios"] = [round(a.cpu_us / b.cpu_us, 3) for a, b in zip(ours, theirs, strict=True)]
     return row
 
 
@@ -80,11 +88,11 @@ def _summary(results: list[Result], case: Case) -> dict[str, float]:
 
 def _line(row: dict[str, object]) -> str:
     lines = [f"{row['case']}"]
-    for who in ("ours", "peer"):
+    for who in ("engine", "ours", "peer"):
         if who in row:
             lines.append(f"  {who:5} {row[who]}")
     if "ratio" in row:
-        lines.append(f"  ratio {row['ratio']} (target at most {row['target']})")
+        lines.append(f"  ratio {row['ratio']} (target at most {row['target']}), rounds {row['ratios']}")
     return "\n".join(lines)
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import psutil
 import uvloop
 
+_GOLDEN = 0.6180339887498949
+
 
 @dataclass(frozen=True)
 class Case:
@@ -17,6 +19,7 @@ class Case:
     turns: int  # of each connection
     stream: bool
     gap_ms: float
+    begin_ms: float = 0.0  # over which the connections begin
     chunks: int = 64
 
 
@@ -87,7 +90,8 @@ async def _drive(port: int, case: Case, turns: int) -> tuple[list[float], int]:
 
     async def one(number: int) -> None:
         nonlocal failed
-        await asyncio.sleep(number * case.gap_ms / 1e3 / case.connections)
+        # Evenly, by the golden ratio, so that the chunks of all streams, too, come evenly.
+        await asyncio.sleep(number * _GOLDEN % 1.0 * case.begin_ms / 1e3)
         _, client = await loop.create_connection(_Client, "127.0.0.1", port)
         for turn in range(turns):
             if await client.turn(_request(case.stream, number * 1_000_003 + turn)):
@@ -104,6 +108,13 @@ def _cpu_s(process: psutil.Process) -> tuple[float, float]:
     """User and system time."""
     times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
     return sum(each.user for each in times), sum(each.system for each in times)
+
+
+def direct(port: int, case: Case) -> Result:
+    """The same load on an engine itself: what of the first byte's time is not the router's."""
+    uvloop.run(_drive(port, case, max(1, case.turns // 10)))
+    first, failed = uvloop.run(_drive(port, case, case.turns))
+    return Result(0.0, 0.0, first, failed)
 
 
 def run(port: int, pid: int, case: Case) -> Result:
