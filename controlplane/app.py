@@ -229,6 +229,7 @@ class Frontend:
                 self._show_workers()
             gate = self.turns.gate
             self._siblings.say(Gauges(len(self.sessions), gate.running, gate.queued), now_s)
+            tally.hand_over()  # other processes may be asked for this one's
             rounds += 1
             if rounds % _GAUGE_ROUNDS:
                 continue
@@ -238,7 +239,6 @@ class Frontend:
             metrics.SESSIONS.set(len(self.sessions))
             metrics.RUNNING.set(self.turns.gate.running)
             metrics.QUEUED.set(self.turns.gate.queued)
-            tally.hand_over()  # other processes may be asked for this one's
 
     async def close(self) -> None:
         """Send what is pending, and let go of everything. Bounded."""

@@ -1,7 +1,7 @@
 """HTTP/1.1 with clients: one connection, its requests in order, and bounds on what it may cost.
 
-The application sees a request once it is complete, or with its head where it wants so, or as soon as the answer
-is an error whatever follows.
+The application sees a request once it is complete, or with its head where it wants so, or as soon as the
+answer is an error whatever follows.
 """
 
 import asyncio

@@ -9,7 +9,7 @@ from itertools import islice
 from controlplane import metrics
 from ppd.core import names
 from ppd.core.records import TurnRecord, encode
-from ppd.runtime.bus import Bus
+from ppd.runtime.bus import Bus, BusError
 
 _BATCH = 256
 _PAUSE_S = 0.25  # gathers a batch, and lets the engines' reports on a turn's KV come in
@@ -48,6 +48,8 @@ class Recorder:
             max_age_s=STREAM_AGE_S,
             max_bytes=STREAM_BYTES,
         )
+        if self._pending:  # left behind by the run before
+            self._filled.set()
         while True:
             await self._filled.wait()
             await asyncio.sleep(_PAUSE_S)
@@ -69,15 +71,20 @@ class Recorder:
         make JetStream drop what it has already."""
         batch = list(islice(self._pending, _BATCH))
         *others, last = batch
-        self._bus.publish_all(
+        connection = self._bus.connections
+        sent = self._bus.publish_all(
             (names.turns_subject(self._namespace, record.model), encode(record), record.request_id)
             for record in others
         )
+        if not sent:
+            raise BusError("NATS is away")
         await self._bus.js.publish(
             names.turns_subject(self._namespace, last.model),
             encode(last),
             headers={"Nats-Msg-Id": last.request_id},
         )
+        if self._bus.connections != connection:  # the others may have gone down with the one before
+            return
         for record in batch:
             if self._pending and self._pending[0] is record:  # not dropped meanwhile
                 self._pending.popleft()

@@ -42,12 +42,18 @@ class Bus:
         self._log = logger or logging.getLogger(__name__)
         self._nc: Client | None = None
         self._js: JetStreamContext | None = None
+        self._connections = 0
         self._said_s = 0.0
         self._connecting = asyncio.Lock()  # several tasks of a service wait for one connection
 
     @property
     def connected(self) -> bool:
         return self._nc is not None and self._nc.is_connected
+
+    @property
+    def connections(self) -> int:
+        """How often it has connected; what was sent before it did so again may be lost."""
+        return self._connections
 
     @property
     def nc(self) -> Client:
@@ -85,6 +91,7 @@ class Bus:
                     disconnected_cb=self._on_disconnected,
                     reconnected_cb=self._on_reconnected,
                 )
+                self._connections += 1
                 self._log.info("connected to NATS")
             except (OSError, nats.errors.Error, TimeoutError) as error:
                 self._say(
@@ -106,6 +113,7 @@ class Bus:
         self._log.warning("NATS is away; serving goes on with what is known")
 
     async def _on_reconnected(self) -> None:
+        self._connections += 1
         self._log.info("NATS is back")
 
     async def publish(self, subject: str, data: bytes, kind: str) -> bool:

@@ -45,13 +45,17 @@ async def test_turns_over_the_processes_of_one_frontend_agree_on_one_d(
         assert len({each[0] for each in homes}) == 3
         await until(lambda: len(frontend.served_by()) == 24 * TURNS)
         assert len(set(frontend.served_by())) == 3
-        status, text = await frontend.get("/metrics")
-        counted = sum(
-            float(line.rpartition(" ")[2])
-            for line in text.splitlines()
-            if line.startswith("ppd_requests_total{")
-        )
-        assert (status, counted) == (200, 24 * TURNS)
+
+        async def counted() -> float:
+            status, text = await frontend.get("/metrics")
+            assert status == 200
+            lines = [line for line in text.splitlines() if line.startswith("ppd_requests_total{")]
+            return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+        async with asyncio.timeout(20):
+            while await counted() < 24 * TURNS:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert await counted() == 24 * TURNS
         # Whichever process answers, an operator and the live page see the turns of all.
         operator = {"x-ppd-admin-key": "operator"}
         for _ in range(9):
