@@ -84,7 +84,7 @@ class Assault:
                 answer = await reader.read(65536)
             if answer and b"HTTP/1.1 5" in answer:
                 self.faults.append(f"{answer[:200]!r} for {data[:300]!r}")
-        except (TimeoutError, ConnectionError):
+        except (TimeoutError, OSError):  # it was closed already
             pass
         finally:
             writer.transport.abort()
