@@ -162,7 +162,7 @@ class Frontend:
         return Pool(url, self._settings.connect_s, self._settings.engine_key)
 
     def _on_workers(self, workers: dict[str, WorkerRecord]) -> None:
-        self.cluster.update(workers)
+        self.cluster.update(workers, self._loop.time())
         self._show_workers()
         for record in workers.values():
             if record.model_path:

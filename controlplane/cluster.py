@@ -18,6 +18,7 @@ from ppd.core.records import WorkerLoad, WorkerRecord
 
 _FIRST_REST_S = 0.5
 _MAX_REST_S = 10.0
+_UNLISTED_S = 30.0  # after so long even an agent that is well has left
 
 
 class Patience(NamedTuple):
@@ -37,6 +38,7 @@ class Worker:
         self.signature = record.kv_signature()
         self.pool = pool
         self.gone = False
+        self.unlisted_s = 0.0  # since when the registry lacks it, though its agent is well; 0 = it does not
         self.suspected = ""  # why; such a worker is used as little as one that is gone
         self.running = 0  # our turns on it
         self.prefill_tokens = 0  # of those, prompt tokens not computed yet
@@ -179,13 +181,19 @@ class Cluster:
         self.pairs = Pairs()
         self.models_seen: dict[str, float] = {}  # model -> when first seen, unix s; bounded
 
-    def update(self, records: dict[str, WorkerRecord]) -> None:
-        """The registry's new view. A worker is its incarnation: a new id means a new pool and no past."""
+    def update(self, records: dict[str, WorkerRecord], now_s: float) -> None:
+        """The registry's new view. A worker is its incarnation: a new id means a new pool and no past.
+
+        One that leaves says so before its record goes. Where a ready one's goes all the same, its lease ended
+        while etcd stalled: it stays for as long as its agent reports, which will register it again.
+        """
         for worker_id in self.workers.keys() - records.keys():
-            worker = self._leaving[worker_id] = self.workers.pop(worker_id)
-            worker.gone = True
-            worker.pool.close()
-            self._log.info("worker %s (%s) is gone", worker.name, worker_id)
+            worker = self.workers[worker_id]
+            if not (worker.ready and worker.lives(now_s, self._patience)):
+                self._part(worker)
+            elif not worker.unlisted_s:
+                worker.unlisted_s = now_s
+                self._log.warning("worker %s (%s) lost its registration, and is well", worker.name, worker_id)
         for worker_id, record in records.items():
             known = self.workers.get(worker_id) or self._back(worker_id)
             if known is None:
@@ -196,10 +204,17 @@ class Cluster:
                 known.record, known.pool = record, self._make_pool(record.url)
             else:
                 known.record = record
+            self.workers[worker_id].unlisted_s = 0.0
             if record.model not in self.models_seen and len(self.models_seen) < 1024:
                 self.models_seen[record.model] = record.started_unix_s
         self._say_unlike()
         self._arrange()
+
+    def _part(self, worker: Worker) -> None:
+        self._leaving[worker.id] = self.workers.pop(worker.id)
+        worker.gone = True
+        worker.pool.close()
+        self._log.info("worker %s (%s) is gone", worker.name, worker.id)
 
     def _back(self, worker_id: str) -> Worker | None:
         """One that was gone and is registered again: etcd, or the way to it, was at fault."""
@@ -308,8 +323,13 @@ class Cluster:
         """Deadlines, and who seems to hang: what was asked of it moves elsewhere. Whether others than before
         can be used. `reports_flow`: NATS is there, so that the silence of one agent means something."""
         changed = False
-        for worker in self.workers.values():
+        for worker in list(self.workers.values()):
             worker.pool.sweep(now_s)
+            well = worker.lives(now_s, self._patience) and now_s - worker.unlisted_s < _UNLISTED_S
+            if worker.unlisted_s and not well:
+                changed = True
+                self._part(worker)
+                continue
             why = worker.trouble(now_s, self._patience, reports_flow)
             if why != worker.suspected:
                 changed, worker.suspected = True, why
@@ -327,7 +347,9 @@ class Cluster:
         return changed
 
     def close(self) -> None:
-        self.update({})
+        for worker in list(self.workers.values()):
+            self._part(worker)
+        self._arrange()
 
 
 def compatible(prefill: Worker, decode: Worker) -> bool:

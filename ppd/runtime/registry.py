@@ -7,7 +7,9 @@ import random
 import time
 from collections.abc import Callable
 
-from ppd.core.names import LEASE_TTL_S, worker_key, workers_prefix
+from msgspec.structs import replace
+
+from ppd.core.names import LEASE_TTL_S, WorkerStatus, worker_key, workers_prefix
 from ppd.core.records import BadRecordError, WorkerRecord, decode, encode
 from ppd.runtime.etcd import Etcd, EtcdError
 
@@ -75,9 +77,15 @@ class Registration:
             self._log.info("registered %s as %s", record.worker_id, record.status)
 
     async def _withdraw(self) -> None:
-        lease, self._lease, self._written = self._lease, None, None
-        if lease is not None:
-            await self._etcd.revoke(lease)
+        lease, self._lease = self._lease, None
+        written, self._written = self._written, None
+        if lease is None:
+            return
+        if written is not None and written.status is WorkerStatus.READY:
+            # A ready worker's record that only goes is taken for one whose lease ended while etcd stalled.
+            leaving = replace(written, status=WorkerStatus.DRAINING)
+            await self._etcd.put(worker_key(self._namespace, written.worker_id), encode(leaving), lease)
+        await self._etcd.revoke(lease)
 
     async def close(self) -> None:
         """Take the record away now; if etcd is away, its lease ends by itself. Stop `run` first."""

@@ -58,6 +58,23 @@ async def test_appears_changes_and_goes(pair):
     await until(lambda: not watch.workers)
 
 
+async def test_who_leaves_says_so_before_its_record_goes(pair, etcd_server, namespace):
+    registration, _, _ = pair
+    seen: list[list[str]] = []
+    viewer, tasks = Etcd([etcd_server.address]), Supervisor(LOG)
+    watch = WorkerWatch(viewer, namespace, lambda found: seen.append([w.status for w in found.values()]), LOG)
+    tasks.start("watch", watch.run)
+    try:
+        registration.set(worker("d0-1", status=WorkerStatus.READY))
+        await until(lambda: seen == [["ready"]])
+        registration.set(None)
+        await until(lambda: len(seen) == 3)
+        assert seen[1:] == [["draining"], []]
+    finally:
+        await tasks.close()
+        await viewer.close()
+
+
 async def test_a_new_incarnation_replaces_the_old_one(pair):
     registration, watch, _ = pair
     registration.set(worker("d0-1"))
