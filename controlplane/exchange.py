@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Headers = list[tuple[bytes, bytes]]
 STALL_S = 120.0  # how long a client may leave its stream unread
 NEVER = float("inf")
+_COPIED_BYTES = 64 * 1024  # a shorter body costs less as one piece with its head
 _STATUS_LINES = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
 _BODILESS = frozenset({204, 304})
 _Place = tuple[str, bytes, bytes]  # path, as it was sent, query
@@ -260,8 +261,14 @@ class Exchange:
         """A whole answer at once."""
         self.finished = True
         head = self._head(status, headers, len(body))
-        if not self._transport.is_closing():
-            self._transport.write(head if self._silent else head + body)
+        if self._transport.is_closing():
+            return
+        if self._silent:
+            self._transport.write(head)
+        elif len(body) < _COPIED_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
 
     def fail(self, error: ApiError, headers: Headers) -> None:
         """The error as the answer, or as the last event of a stream that has begun."""

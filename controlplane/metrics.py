@@ -39,7 +39,9 @@ SESSION_READS = Counter("ppd_session_reads", "Look-ups of unknown sessions in NA
 RUNNING = Gauge("ppd_running", "Turns in progress", multiprocess_mode="livesum")
 QUEUED = Gauge("ppd_queued", "Turns waiting in the frontend", multiprocess_mode="livesum")
 RECORDS = Counter("ppd_turn_records", "Turn records by fate", ["result"])
-LOOP_LAG = Gauge("ppd_loop_lag_seconds", "By how much the last timer was late", multiprocess_mode="livemax")
+LOOP_LAG = Gauge(
+    "ppd_loop_lag_seconds", "The latest that a timer was in the last second", multiprocess_mode="livemax"
+)
 ACCESS_LINES = Counter("ppd_access_log_lines", "Lines of the access log by fate", ["result"])
 WORKERS = Gauge("ppd_workers", "Ready workers", ["model", "role"], multiprocess_mode="livemax")
 
