@@ -165,7 +165,9 @@ class Client:
 
     def __init__(self, pair: Pair) -> None:
         self._pair = pair
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=180))
+        # Kept for less time than the engines keep them, else one closes just as the next request is written.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=180))
 
     async def close(self) -> None:
         await self._session.close()
