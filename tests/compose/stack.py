@@ -7,7 +7,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,16 @@ class Stack:
         found = self.inspect(service)
         os.kill(found["State"]["Pid"], signal.SIGKILL)
         return int(found["RestartCount"])
+
+    @contextmanager
+    def frozen(self, service: str) -> Iterator[None]:
+        """The service's container stands still, as one whose disk or machine hangs."""
+        container = self.inspect(service)["Id"]
+        _run("docker", "pause", container)
+        try:
+            yield
+        finally:
+            _run("docker", "unpause", container)
 
     def restarted(self, service: str, before: int) -> bool:
         return int(self.inspect(service)["RestartCount"]) > before

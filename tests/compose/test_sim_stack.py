@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 import urllib.request
 from contextlib import ExitStack
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 
 from ppd.cli.key.command import main as key_command
 from ppd.cli.trace.command import main as trace
+from ppd.core.names import LEASE_TTL_S
 from tests.compose import prometheus
 from tests.compose.load import Load
 from tests.compose.stack import ADMIN_KEY, Stack, get, until
@@ -123,6 +125,20 @@ def test_a_killed_container_heals_and_no_request_fails(sim: Stack, victim: str) 
         until("turns are served after it", lambda: load.turns > seen + 5)
     assert load.failures == []
     assert {service: sim.inspect(service)["State"]["StartedAt"] for service in others} == others
+
+
+def test_an_etcd_that_stands_still_for_longer_than_a_lease_costs_no_engine(sim: Stack) -> None:
+    until("the stack is whole before", sim.ready)
+    with Load(sim.url, MODEL) as load:
+        until("the load runs", lambda: load.turns > 5)
+        with sim.frozen("etcd"):
+            time.sleep(LEASE_TTL_S + 5)
+        until_s = time.monotonic() + 8
+        while time.monotonic() < until_s:
+            _, health = get(f"{sim.url}/health")
+            assert health["models"][MODEL]["missing"] == [], health
+            time.sleep(0.2)
+    assert load.failures == []
 
 
 def test_a_killed_frontend_heals_and_knows_its_sessions(sim: Stack) -> None:
