@@ -6,6 +6,7 @@ import sys
 COMMANDS = {
     "paper": "the paper's tables and figures from the calibrated simulator",
     "policies": "every policy under conditions that differ in kind",
+    "fit": "the sweep's constants fitted anew on a part of it, and the errors on the rest",
     "truth": "the engine model against running engines under the same load",
 }
 

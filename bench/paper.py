@@ -18,7 +18,7 @@ from ppd.core import report, seeds
 from ppd.core.report import PAIRS
 from ppd.core.seeds import sweep
 from ppd.core.seeds.sweep import Key, Point
-from simulator.calibrate import Error, bands, split
+from simulator.calibrate import SEEDS, Error, bands, errors, split
 from simulator.offline import measure
 from simulator.sweep import Constants, cluster_spec, keys, run
 
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     began_s = time.monotonic()
     points = _sweep(args, console)
     sweep_s = time.monotonic() - began_s
-    results = _results(points, sweep_s, 30.0 if args.quick else 120.0, console)
+    results = _results(points, sweep_s, _truth(points, args, console), 30.0 if args.quick else 120.0, console)
     if args.json:
         sys.stdout.buffer.write(msgspec.json.encode(results) + b"\n")
         return 0
@@ -69,16 +69,25 @@ def _sweep(args: argparse.Namespace, console: Console) -> dict[Key, Point]:
     return points
 
 
-def _results(points: dict[Key, Point], sweep_s: float, duration_s: float, console: Console) -> Results:
+def _truth(points: dict[Key, Point], args: argparse.Namespace, console: Console) -> list[Error]:
+    """The errors on those points that were not fitted."""
+    _, held_out = split(sweep.points().values())
+    judged = [p for p in held_out if (p.config, p.workload, p.qps) in points]
+    found: list[Error] = []
+    with Progress(console=console) as progress:
+        bar = progress.add_task("truth", total=len(judged))
+        for error in errors(judged, Constants(), SEEDS[:1] if args.quick else SEEDS, args.processes):
+            if error.simulated.n:
+                found.append(error)
+            progress.advance(bar)
+    return found
+
+
+def _results(
+    points: dict[Key, Point], sweep_s: float, errors: list[Error], duration_s: float, console: Console
+) -> Results:
     constants = Constants()
     measured = sweep.points()
-    train, _ = split(measured.values())
-    fitted = {(p.config, p.workload, p.qps) for p in train}
-    errors = [
-        Error(measured[key], point)
-        for key, point in points.items()
-        if measured[key].usable and key not in fitted and point.ttft_ms > 0
-    ]
     complete = all((c, w, q) in points for pair in PAIRS.items() for c in pair for _, w, q in keys())
     steps: dict[str, Any] = {}
     jobs: dict[str, Callable[[], Any]] = {

@@ -1,10 +1,11 @@
 """Fit the handful of global constants on a part of the sweep; judge them on the rest.
 
-The part is drawn by workload and rate, so that neither placement nor point is known to the fit by accident.
+A measured point is one draw of its arrivals, and so is a simulated one. Which arrivals were measured is not
+known, so a prediction is the middle of several seeds: the doubt in it then is the measured point's own.
 """
 
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from math import log
 from statistics import fmean, median
 
@@ -14,7 +15,8 @@ from ppd.core.report import FAMILIES
 from ppd.core.seeds.sweep import Point
 from simulator.sweep import Constants, run
 
-TRAIN_SHARE = 0.05
+TRAIN_SHARE = 0.2
+SEEDS = (0, 1, 2)
 _BOUND = 0.3
 HYBRIDS = frozenset(FAMILIES["hybrid"])
 BANDS = {"0.5-2": (0.5, 2.0), "4-8": (4.0, 8.0), "10-20": (10.0, 20.0)}
@@ -22,16 +24,19 @@ _STEPS = (1.12, 1.04)  # factors by which a constant is tried up and down, round
 _FITTED = tuple(Constants.__struct_fields__)
 
 
-def split(points: Iterable[Point], seed: int = 0) -> tuple[list[Point], list[Point]]:
-    """Usable points for the fit, and the others; the same for the same seed."""
-    rng = random.Random(seed)
+def split(points: Iterable[Point]) -> tuple[list[Point], list[Point]]:
+    """Usable points for the fit, and the others. A point's part hangs on its own name alone."""
     train: list[Point] = []
     held_out: list[Point] = []
     for point in points:
-        chosen = rng.random() < TRAIN_SHARE  # drawn for unusable ones too: no point's part depends on another
         if point.usable:
-            (train if chosen else held_out).append(point)
+            (train if _draw(point) < TRAIN_SHARE else held_out).append(point)
     return train, held_out
+
+
+def _draw(point: Point) -> float:
+    name = f"{point.config} {point.workload} {point.qps:g}"
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") / 2**64
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -53,13 +58,20 @@ class Error(msgspec.Struct, frozen=True):
         return self.simulated.tpot_ms / self.measured.tpot_ms - 1
 
 
+def chats(point: Point) -> int:
+    """How many a measured point had, failed ones too."""
+    return round(point.n / (point.success_pct / 100))
+
+
 def errors(
-    points: Sequence[Point], constants: Constants, seed: int = 0, processes: int = 1
-) -> Iterable[Error]:
-    """Each point's errors, as it is done."""
+    points: Sequence[Point], constants: Constants, seeds: Sequence[int] = SEEDS, processes: int = 1
+) -> Iterator[Error]:
+    """Each point's errors, as it is done. How many chats a point had is taken from the measurement: it is
+    what the engines were given, not what they made of it."""
     wanted = [(p.config, p.workload, p.qps) for p in points]
-    for measured, simulated in zip(points, run(wanted, constants, seed, processes), strict=True):
-        yield Error(measured, simulated)
+    simulated = run(wanted, constants, seeds, processes, [chats(p) for p in points])
+    for measured, predicted in zip(points, simulated, strict=True):
+        yield Error(measured, predicted)
 
 
 def loss(found: Iterable[Error]) -> float:
@@ -68,19 +80,33 @@ def loss(found: Iterable[Error]) -> float:
     return fmean(min(abs(log(1 + e.ttft)), _BOUND) + 2 * min(abs(log(1 + e.tpot)), _BOUND) for e in found)
 
 
-def fit(train: Sequence[Point], start: Constants, tell: Callable[[str], None] = lambda _: None) -> Constants:
-    """Coordinate descent from `start`; deterministic."""
-    best, best_loss = start, loss(errors(train, start))
+def fit(
+    train: Sequence[Point],
+    start: Constants,
+    seeds: Sequence[int] = SEEDS,
+    processes: int = 1,
+    tell: Callable[[float, Constants], None] = lambda _loss, _constants: None,
+) -> Constants:
+    """Coordinate descent from `start`; deterministic. `tell` hears of each step that is kept."""
+
+    def of(constants: Constants) -> float:
+        return loss(errors(train, constants, seeds, processes))
+
+    best, best_loss = start, of(start)
+    tell(best_loss, best)
     for factor in _STEPS:
         for name in _FITTED:
             for f in (factor, 1 / factor):
+                moved = False
                 while True:
-                    tried = msgspec.structs.replace(best, **{name: round(getattr(best, name) * f, 4)})
-                    tried_loss = loss(errors(train, tried))
+                    tried = msgspec.structs.replace(best, **{name: float(f"{getattr(best, name) * f:.4g}")})
+                    tried_loss = of(tried)
                     if tried_loss >= best_loss:
                         break
-                    best, best_loss = tried, tried_loss
-                    tell(f"{best_loss:.4f} {name}={getattr(best, name):g}")
+                    best, best_loss, moved = tried, tried_loss, True
+                    tell(best_loss, best)
+                if moved:  # then the other way is worse
+                    break
     return best
 
 

@@ -4,7 +4,9 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from statistics import fmean
+from itertools import islice
+from statistics import fmean, median
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,6 +27,7 @@ CONFIGS = (
     *("4R", "1P_3D", "2P_2D", "3P_1D", "1P_3pD", "2P_2pD", "3P_1pD", "1P_2D_1pD", "1P_1D_2pD", "2P_1D_1pD"),
     *("1R_1P_2D", "1R_1P_1D_1pD", "1R_1P_2pD", "1R_2P_1D", "1R_2P_1pD", "2R_1P_1D", "2R_1P_1pD"),
 )
+_FIGURES = Point.__struct_fields__[3:]
 _PART = re.compile(r"(\d+)(R|P|D|pD)")
 
 
@@ -39,13 +42,13 @@ class Constants(msgspec.Struct, frozen=True):
     step_ms: float = 1.51  # scheduling one step
     seq_ms: float = 0.036  # a sequence in a step
     prefill_ms: float = 0.71  # a step with prefill leaves the CUDA graph
-    prefill_scale: float = 2.05  # what prefill adds to a step, by the kernel tables' figure
-    sender_ms: float = 35.0  # P sends before it goes on to its next step
-    receiver_ms: float = 12.0  # hand-offs enter D one after another
-    receive_ms: float = 7.1  # and hold up the step of D that takes them in
+    prefill_scale: float = 2.296  # what prefill adds to a step, by the kernel tables' figure
+    sender_ms: float = 39.2  # P sends before it goes on to its next step
+    receiver_ms: float = 15.05  # hand-offs enter D one after another
+    receive_ms: float = 6.339  # and hold up the step of D that takes them in
     link_gb_s: float = 25.0
     slow_replica: float = 1.4  # the first replica's kernels take so many times longer than the others'
-    stray: float = 0.26  # of the turns meant to be D-local, those that went over P all the same
+    stray: float = 0.1992  # of the turns meant to be D-local, those that went over P all the same
 
 
 def keys() -> list[Key]:
@@ -94,20 +97,35 @@ def cluster_spec(
     )
 
 
-def conversations(workload: str, qps: float, seed: int, duration_s: float = POINT_S) -> list[Conversation]:
-    """Poisson arrivals of two-turn chats, at least one."""
+def conversations(
+    workload: str, qps: float, seed: int, duration_s: float = POINT_S, count: int | None = None
+) -> list[Conversation]:
+    """Two-turn chats as the authors' client began them; `count`: how many it came to, where that is known."""
     rng = random.Random(f"{seed} {workload} {qps}")
     size, _, shape = workload.partition("_")
     turns = (FIRST_TURN[size], TurnSpec(*SHAPES[Ratio(shape)]))
-    starts = list(poisson(rng, qps, duration_s)) or [rng.random() * duration_s]
+    starts = _starts(rng, qps, duration_s, count)
     return [Conversation(i, at_s, turns, retokenized=True) for i, at_s in enumerate(starts)]
 
 
-def simulate(key: Key, constants: Constants, seed: int = 0) -> list[Job]:
+def _starts(rng: random.Random, qps: float, duration_s: float, count: int | None) -> list[float]:
+    """Poisson arrivals, which end with the time or with the number that the rate asks for: no measured point
+    has more, and half of them have just that many."""
+    most = max(1, round(qps * duration_s))
+    if count is not None and count < most:  # the time ran out: that many fell into it
+        return sorted(rng.random() * duration_s for _ in range(max(1, count)))
+    while True:
+        starts = list(islice(poisson(rng, qps, duration_s), most))
+        if len(starts) == most or (starts and count is None):
+            return starts
+
+
+def simulate(key: Key, constants: Constants, seed: int = 0, count: int | None = None) -> list[Job]:
     config, workload, qps = key
     local = frozenset(name for name, _ in parse_config(config) if name.startswith("pD"))
     router = FixedRouter(local, constants.stray, seed)
-    return Cluster(cluster_spec(config, constants), router).run(conversations(workload, qps, seed))
+    chats = conversations(workload, qps, seed, count=count)
+    return Cluster(cluster_spec(config, constants), router).run(chats)
 
 
 def point(key: Key, jobs: list[Job]) -> Point:
@@ -134,16 +152,42 @@ def _quantile(ordered: list[float], q: float) -> float:
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else 0.0
 
 
-def _one(task: tuple[Key, Constants, int]) -> Point:
-    key, constants, seed = task
-    return point(key, simulate(key, constants, seed))
+def middle(points: Sequence[Point]) -> Point:
+    """Of one point's runs with several seeds, the median of each figure."""
+    if len(points) == 1:
+        return points[0]
+    first = points[0]
+    figures = {name: median(getattr(p, name) for p in points) for name in _FIGURES}
+    return msgspec.structs.replace(first, n=round(figures.pop("n")), **figures)
 
 
-def run(wanted: Sequence[Key], constants: Constants, seed: int = 0, processes: int = 1) -> Iterator[Point]:
-    """Each point as it is done, in the order of `wanted`."""
-    tasks = [(key, constants, seed) for key in wanted]
+def _one(task: "_Task") -> Point:
+    runs = (simulate(task.key, task.constants, seed, task.chats) for seed in task.seeds)
+    return middle([point(task.key, jobs) for jobs in runs])
+
+
+def run(
+    wanted: Sequence[Key],
+    constants: Constants,
+    seeds: Sequence[int] = (0,),
+    processes: int = 1,
+    counts: Sequence[int] | None = None,
+) -> Iterator[Point]:
+    """Each point as it is done, in the order of `wanted`; the middle of several seeds.
+
+    `counts`: how many chats each point had, where that is known.
+    """
+    each = counts if counts is not None else [None] * len(wanted)
+    tasks = [_Task(key, constants, tuple(seeds), count) for key, count in zip(wanted, each, strict=True)]
     if processes == 1:
         yield from map(_one, tasks)
         return
     with ProcessPoolExecutor(processes) as pool:
         yield from pool.map(_one, tasks, chunksize=8)
+
+
+class _Task(NamedTuple):
+    key: Key
+    constants: Constants
+    seeds: tuple[int, ...]
+    chats: int | None
