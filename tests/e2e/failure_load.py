@@ -35,6 +35,7 @@ class Load:
         self.refused = 0
         self.turns = 0
         self.routes: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
         self.decoded_by: Counter[str] = Counter()
         self.prefilled_by: Counter[str] = Counter()
         self._url, self._model = url, model
@@ -116,6 +117,7 @@ class Load:
             data = (await response.read()).decode()
         self._check(data, messages)
         self.routes[response.headers["x-ppd-route"]] += 1
+        self.reasons[response.headers["x-ppd-reason"]] += 1
         self.decoded_by[response.headers.get("x-ppd-decode", "")] += 1
         self.prefilled_by[response.headers.get("x-ppd-prefill", "")] += 1
         self.turns += 1

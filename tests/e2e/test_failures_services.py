@@ -10,6 +10,7 @@ import signal
 import aiohttp
 import pytest
 
+from ppd.core.names import Reason
 from tests.e2e.failure_load import Load, gauge
 from tests.e2e.failure_scene import MODEL, Scene, held
 
@@ -47,7 +48,8 @@ async def test_a_server_is_away(scene: Scene, name: str, kind: str, away_s: int)
 
 
 async def test_the_frontend_is_restarted(scene: Scene) -> None:
-    """Turns of its own fail with it; after it the next turn of each conversation is D-local again."""
+    """Turns of its own fail with it; after it each conversation is known, and most of their next turns are
+    D-local again (one may be sent elsewhere to explore, or by the load)."""
     chats = [[{"role": "user", "content": f"chat {i}: tell me of the sea. " * 20}] for i in range(8)]
     load = Load(scene.stack.url, MODEL)
     async with load.session():
@@ -67,8 +69,11 @@ async def test_the_frontend_is_restarted(scene: Scene) -> None:
 
         await scene.until(back)
         load.routes.clear()
+        load.reasons.clear()
         await asyncio.gather(*map(one, chats))
-        assert load.routes["d-local"] == len(chats)
+        lost = {Reason.FIRST_TURN, Reason.NOT_CACHED, Reason.SESSION_MOVED} & load.reasons.keys()
+        assert not lost, load.reasons
+        assert load.routes["d-local"] > len(chats) // 2, load.reasons
     await scene.until(scene.idle)
 
 
