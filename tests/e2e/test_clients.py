@@ -42,7 +42,7 @@ def blocks(language: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    stack = LocalStack(tmp_path_factory.mktemp("clients"))
+    stack = LocalStack(tmp_path_factory.mktemp("clients"), PPD_EXPLORE="0")
     try:
         up = stack.up("--engine", "sim", "--placement", "1P2D")
         assert up.returncode == 0, up.stdout + up.stderr

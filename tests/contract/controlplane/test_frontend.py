@@ -73,6 +73,7 @@ def table(version: int, ttft_local: float) -> TableSnapshot:
         model="m",
         placement="1P1D",
         version=version,
+        explore_share=0.0,  # each turn goes where the figures say
         weights={"balanced": (1.0, 1.0)},
         cells=[CellRecord(context="small", ratio="tiny", qps=1.0, paths=paths(ttft_local))],
     )
