@@ -58,6 +58,14 @@ async def test_turns_over_the_processes_of_one_frontend_agree_on_one_d(
         assert await counted() == 24 * TURNS
         # Whichever process answers, an operator and the live page see the turns of all.
         operator = {"x-ppd-admin-key": "operator"}
+
+        async def seen() -> int:
+            _, text = await frontend.get("/ui/data/overview", operator)
+            return int(json.loads(text)["late"]["turns"])
+
+        async with asyncio.timeout(20):  # a process tells the others a moment after its turns
+            while await seen() < 24 * TURNS:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
         for _ in range(9):
             status, text = await frontend.get("/ui/data/overview", operator)
             overview = json.loads(text)
