@@ -184,7 +184,7 @@ class Frontend:
         if moved.error:
             self.cluster.transfer_failed(source, puller, moved.error, self._loop.time())
         else:
-            self.links.observe(moved, puller.record.tensor_parallel)
+            self.links.report(moved, puller.record.tensor_parallel)
 
     def _load_tokenizer(self, model: str, folder: str) -> None:
         task = asyncio.create_task(self.tokens.load(model, folder))

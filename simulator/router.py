@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ppd.core import place
 from ppd.core.decision import Decision, Policy, Turn, View, Weights, WorkerView
 from ppd.core.identity import Candidate
-from ppd.core.learning.link import UNKNOWN, LinkCost, LinkFit
+from ppd.core.learning.link import UNKNOWN, LinkCost, PairLinks
 from ppd.core.names import Outcome, Path, Reason, Role
 from ppd.core.predict import OutputPredictor, RateWindow, session_mean
 from ppd.core.records import TurnRecord
@@ -65,7 +65,7 @@ class PolicyRouter:
         self._arrivals = RateWindow()
         self._meters: dict[int, Meter] = {}
         self._rotation = 0
-        self._links: dict[tuple[str, str], tuple[LinkFit, LinkCost]] = {}
+        self._links = PairLinks()
 
     # --- the cluster's questions -------------------------------------------------------------------
 
@@ -177,16 +177,13 @@ class PolicyRouter:
         """Of this pair, by what it moved of late, as the frontend knows it; else the table's."""
         found = UNKNOWN
         if prefill is not None and decode is not None:
-            found = self._links.get((prefill.name, decode.name), (None, UNKNOWN))[1]
+            found = self._links.cost(prefill.name, decode.name)
         return self.table.link if found is UNKNOWN and self.table is not None else found
 
     def _observe_link(self, job: Job) -> None:
         route = job.route
         if route is not None and route.prefill is not None and job.kv_bytes:
-            pair = route.prefill.name, route.worker.name
-            fit = self._links.get(pair, (LinkFit(),))[0]
-            fit.observe(job.kv_bytes, job.kv_s)
-            self._links[pair] = fit, fit.cost()
+            self._links.observe(route.prefill.name, route.worker.name, job.kv_bytes, job.kv_s)
 
     def _ready(self, cluster: Cluster, role: Role) -> list[Worker]:
         """Rotated, so that equals share the load."""

@@ -7,6 +7,8 @@ apart: then all of the time counts as that of the bytes. What a first handshake 
 connector reports it apart (`KvMoved.wait_s`).
 """
 
+from collections import OrderedDict
+
 import msgspec
 
 from ppd.core.learning.regression import Regression
@@ -19,6 +21,7 @@ _LEAST_S = 1e-6  # less is no transfer's
 _MAX_S = 600.0  # longer than any lease
 _MAX_BYTES = 1 << 43
 _MAX_BYTES_PER_S = 1e13  # no link is faster
+MAX_PAIRS = 1024
 
 
 class LinkCost(msgspec.Struct, frozen=True):
@@ -51,3 +54,25 @@ class LinkFit(msgspec.Struct):
         if setup_s <= 0 or s_per_mb <= 0:
             setup_s, s_per_mb = 0.0, whole
         return LinkCost(min(_MB / s_per_mb, _MAX_BYTES_PER_S), 1e3 * setup_s)
+
+
+class PairLinks:
+    """Each pair of workers' own; bounded: the pair that was silent longest gives way."""
+
+    def __init__(self) -> None:
+        self._pairs: OrderedDict[tuple[str, str], tuple[LinkFit, LinkCost]] = OrderedDict()
+
+    def observe(self, source: str, destination: str, size_bytes: int, seconds: float) -> None:
+        key = (source, destination)
+        fit = self._pairs.pop(key, (LinkFit(),))[0]
+        fit.observe(size_bytes, seconds)
+        self._pairs[key] = fit, fit.cost()
+        if len(self._pairs) > MAX_PAIRS:
+            self._pairs.popitem(last=False)
+
+    def cost(self, source: str, destination: str) -> LinkCost:
+        """Unknown where this pair moved too little yet."""
+        return self._pairs.get((source, destination), (None, UNKNOWN))[1]
+
+    def __len__(self) -> int:
+        return len(self._pairs)

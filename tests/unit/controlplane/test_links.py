@@ -2,8 +2,8 @@
 
 import pytest
 
-from controlplane.links import _MAX_PAIRS, Links
-from ppd.core.learning.link import UNKNOWN
+from controlplane.links import Links
+from ppd.core.learning.link import MAX_PAIRS, UNKNOWN
 from ppd.core.records import KvMoved
 from tests.unit.controlplane.conftest import P_2D, running
 
@@ -18,10 +18,10 @@ def _moved(source: str = "p0-1", puller: str = "d0-1", **fields: object) -> KvMo
 def test_each_pair_has_its_own() -> None:
     links = Links()
     for _ in range(10):
-        links.observe(_moved(), 1)
-        links.observe(_moved(puller="d1-1", transfer_s=0.5), 1)
-        links.observe(_moved(puller="d2-1"), 4)
-        links.observe(_moved(puller="d3-1", error="no route"), 1)
+        links.report(_moved(), 1)
+        links.report(_moved(puller="d1-1", transfer_s=0.5), 1)
+        links.report(_moved(puller="d2-1"), 4)
+        links.report(_moved(puller="d3-1", error="no route"), 1)
     assert links.cost("p0-1", "d0-1").bytes_per_s == pytest.approx(1e9, rel=0.02)
     assert links.cost("p0-1", "d1-1").bytes_per_s == pytest.approx(1e8, rel=0.02)
     assert links.cost("p0-1", "d2-1").bytes_per_s == pytest.approx(4e9, rel=0.02), "four ranks at once"
@@ -31,10 +31,10 @@ def test_each_pair_has_its_own() -> None:
 
 def test_pairs_are_bounded_and_the_silent_ones_go() -> None:
     links = Links()
-    for n in range(_MAX_PAIRS + 10):
-        links.observe(_moved(puller=f"d{n}"), 1)
-        links.observe(_moved(puller="d0"), 1)
-    assert len(links) == _MAX_PAIRS
+    for n in range(MAX_PAIRS + 10):
+        links.report(_moved(puller=f"d{n}"), 1)
+        links.report(_moved(puller="d0"), 1)
+    assert len(links) == MAX_PAIRS
     assert links.cost("p0-1", "d0") is not UNKNOWN
 
 
