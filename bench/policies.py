@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path as FilePath
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from bench.policies_conditions import RATE_SEEDS, NoRateError, conditions
 from bench.policies_regret import Claim, Regret, claims, regrets
 from bench.policies_run import POLICIES, SETTLED_TURNS, Outcome, simulate
 from bench.policies_store import Store
+from simulator import parallel
 
 _FIRST_SEED = 11  # those below were used while the policy was made
 
@@ -85,11 +85,7 @@ class _Task(NamedTuple):
 
 
 def _run(tasks: list[_Task], processes: int) -> Iterator[list[Outcome]]:
-    if processes == 1:
-        yield from map(_all_policies, tasks)
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(_all_policies, tasks)
+    return parallel.each(_all_policies, tasks, processes)
 
 
 _stores: dict[FilePath | None, Store] = {}  # of this process, for their tables

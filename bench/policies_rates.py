@@ -11,7 +11,6 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path as FilePath
 from statistics import fmean
@@ -22,6 +21,7 @@ from rich.progress import Progress
 
 from bench.policies_conditions import RATE_SEEDS, RATES_FILE, Condition, conditions
 from bench.policies_run import simulate
+from simulator import parallel
 
 SHARE = 0.9
 SHARES_LOCAL = ("static:x=0", "static:x=0.5", "static:x=1")
@@ -76,11 +76,7 @@ def _unrated(trace: FilePath | None) -> list[Condition]:
 
 
 def _search_all(tasks: Iterable[Task], processes: int) -> Iterator[tuple[str, Found]]:
-    if processes == 1:
-        yield from map(_search, tasks)
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(_search, tasks)
+    return parallel.each(_search, tasks, processes)
 
 
 def _search(task: Task) -> tuple[str, Found]:

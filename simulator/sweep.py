@@ -3,7 +3,6 @@
 import random
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 from statistics import fmean, median
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from ppd.core.engine import EngineConfig, Link
 from ppd.core.hardware import load_profile
 from ppd.core.names import Role
 from ppd.core.seeds.sweep import Key, Point
+from simulator import parallel
 from simulator.arrivals import poisson
 from simulator.cluster import Cluster, ClusterSpec, Job, WorkerSpec
 from simulator.conversation import Conversation, TurnSpec
@@ -179,11 +179,7 @@ def run(
     """
     each = counts if counts is not None else [None] * len(wanted)
     tasks = [_Task(key, constants, tuple(seeds), count) for key, count in zip(wanted, each, strict=True)]
-    if processes == 1:
-        yield from map(_one, tasks)
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(_one, tasks, chunksize=8)
+    yield from parallel.each(_one, tasks, processes, chunksize=8)
 
 
 class _Task(NamedTuple):
