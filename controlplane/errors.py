@@ -82,7 +82,8 @@ def of_engine(status: int, body: bytes) -> ApiError:
         error = answer.get("error", answer)
         if isinstance(error, dict):
             message = str(error.get("message") or error.get("detail") or "")
-            param = error.get("param") if isinstance(error.get("param"), str) else None
+            # vLLM names what its parser refused by the place in the HTTP request.
+            param = error["param"].removeprefix("body.") if isinstance(error.get("param"), str) else None
             code = error.get("code") if isinstance(error.get("code"), str) else None
     if status == 400 and "context length" in message:
         code = code or "context_length_exceeded"

@@ -6,10 +6,9 @@ import logging
 import msgspec
 from opentelemetry.trace import Span
 
-from controlplane import handoff, metrics, stream
+from controlplane import errors, handoff, metrics, stream
 from controlplane.cluster import Reservation, Worker
 from controlplane.engines import EngineFailedError, Engines, StreamBrokenError
-from controlplane.errors import ApiError
 from controlplane.exchange import Headers
 from controlplane.handoff import Prefilled
 from controlplane.route import Plan, Router
@@ -216,10 +215,11 @@ def _raise_first_error(worker: Worker, data: bytes) -> None:
     """A stream that begins with an error event has not begun. Raises EngineFailedError or ApiError."""
     if not data.startswith(b'data: {"error"'):
         return
+    event = data[6:].split(b"\n\n")[0]
     try:
-        code = msgspec.json.decode(data[6:].split(b"\n\n")[0])["error"].get("code")
+        code = msgspec.json.decode(event)["error"].get("code")
     except (msgspec.DecodeError, KeyError, AttributeError, TypeError):
         code = None
     if code in (400, 422):
-        raise ApiError(code, "the engine refused the request")
+        raise errors.of_engine(code, event)
     raise EngineFailedError(worker, "stream-error", "its stream began with an error")

@@ -24,6 +24,18 @@ INTERNAL_FIELDS = frozenset(
         "bootstrap_room",
     }
 )
+# Fields that engines pass over in silence, so that the answer would not be what was asked for; and why.
+_UNSERVED = {
+    "functions": "functions are not supported: send tools",
+    "function_call": "function_call is not supported: send tools and tool_choice",
+    "web_search_options": "web search is not supported",
+    "audio": "audio output is not supported",
+    **{
+        f"guided_{kind}": f"guided_{kind} is not read any more: send structured_outputs"
+        for kind in ("json", "regex", "choice", "grammar")
+    },
+}
+_UNASKED = frozenset({b"null", b"[]", b'"none"'})  # values by which a client asks for nothing
 _T = TypeVar("_T")
 _SESSION = H_SESSION.encode()
 MAX_ID_CHARS = 512
@@ -108,6 +120,7 @@ class Request:
         self.one_engine = _one_engine(parsed)
         _check_limits(parsed, self.one_engine)
         drop_internal(self.fields)
+        _refuse_unserved(self.fields)
         if rest is None:
             self.messages, self.keys = new, identity.history_keys(new, start)
             if chat and prefixes is not None:
@@ -131,6 +144,17 @@ def drop_internal(fields: bodies.Fields) -> None:
     if not INTERNAL_FIELDS.isdisjoint(fields):
         for name in INTERNAL_FIELDS:
             fields.pop(name, None)
+
+
+def _refuse_unserved(fields: bodies.Fields) -> None:
+    """Raises ApiError (400)."""
+    if not fields.keys().isdisjoint(_UNSERVED):
+        for name in fields.keys() & _UNSERVED.keys():
+            if bytes(fields[name]) not in _UNASKED:
+                raise ApiError(400, _UNSERVED[name], param=name)
+    modalities = fields.get("modalities")
+    if modalities is not None and b'"audio"' in bytes(modalities):
+        raise ApiError(400, _UNSERVED["audio"], param="modalities")
 
 
 def read(data: bytes, decoder: msgspec.json.Decoder[_T]) -> tuple[bodies.Fields, _T]:

@@ -149,3 +149,7 @@ class Agent:
                 raise EngineError("stopped before the engine was ready")
         model = (await engine.model())["id"]
         await engine.generate(str(model), self._settings.hang_s)
+        # vLLM compiles a function at the first use of logprobs: better now than in a user's turn. An engine
+        # may refuse them (--max-logprobs 0).
+        with contextlib.suppress(EngineError):
+            await engine.generate(str(model), self._settings.hang_s, logprobs=1)

@@ -54,9 +54,9 @@ class EngineClient:
         path = "/metrics/" if names else "/metrics"
         return await self._call("GET", path, params=[("name[]", name) for name in names])
 
-    async def generate(self, model: str, deadline_s: float) -> None:
+    async def generate(self, model: str, deadline_s: float, **options: int) -> None:
         """Have one token generated. Raises EngineError if none came in time."""
-        body = {"model": model, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
+        body = {"model": model, "prompt": "Hi", "max_tokens": 1, "temperature": 0, **options}
         await self._call(
             "POST", "/v1/completions", deadline_s, json=body, headers={"traceparent": _UNSAMPLED}
         )

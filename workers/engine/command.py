@@ -96,6 +96,9 @@ def engine_env(
             "VLLM_CPU_KVCACHE_SPACE": f"{settings.kv_cache_gib:g}",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": "1",
+            # Eager mode leaves vLLM's small compiled functions: the first request for logprobs would hold
+            # up all others for the 5 to 60 s of a compilation.
+            "TORCHDYNAMO_DISABLE": "1",
         }
     if http_url(settings.otlp_endpoint):
         env["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"

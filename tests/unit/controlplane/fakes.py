@@ -226,7 +226,7 @@ class FakeEngine:
                 if fault.kind == "stall":
                     await self._stall(seen, reader)
                 if fault.kind == "error-event":
-                    send({"error": {"message": "kv load failed", "type": "InternalServerError", "code": 500}})
+                    send(json.loads(fault.body))
                     break
                 if fault.kind in ("empty", "truncate"):
                     break

@@ -31,13 +31,13 @@ ON_BOTH = [
     {"tools": [TOOL], "tool_choice": "auto"},
     {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False},
     {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
-    {"functions": [{"name": "f"}], "function_call": "auto"},
+    {"functions": [], "function_call": "none", "audio": None, "web_search_options": None},
     {"response_format": {"type": "json_object"}},
     {"response_format": SCHEMA},
     {"reasoning_effort": "low"},
     {"metadata": {"k": "v"}, "store": False, "service_tier": "auto", "verbosity": "low"},
     {"modalities": ["text"], "prediction": {"type": "content", "content": "x"}},
-    {"safety_identifier": "s", "web_search_options": {}},
+    {"safety_identifier": "s"},
     # vLLM's own
     {"top_k": 7, "min_p": 0.1, "repetition_penalty": 1.1, "ignore_eos": True, "skip_special_tokens": False},
     {"stop_token_ids": [1, 2], "include_stop_str_in_output": True, "bad_words": ["x"], "priority": 3},
@@ -136,6 +136,15 @@ async def test_one_prompt_is_handed_off(stack: Stack, prompt: Any) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"include_usage": "perhaps"}}, "stream_options.include_usage"),
         ({"messages": [{"role": "user", "content": {"type": "text"}}]}, "messages[0].content"),
+        # what engines pass over in silence
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"function_call": "auto"}, "function_call"),
+        ({"function_call": {"name": "f"}}, "function_call"),
+        ({"web_search_options": {}}, "web_search_options"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
+        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"guided_choice": ["a"]}, "guided_choice"),
     ],
     ids=lambda value: str(value),
 )
@@ -156,6 +165,23 @@ async def test_what_only_an_engine_can_judge_is_its_4xx(stack: Stack) -> None:
     assert status == 400
     assert answer["error"]["message"] == "temperature must be in [0, 2]"
     assert not stack.engines["d0"].requests
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_d_finds_fault_with_the_client_hears_in_full(stack: Stack, stream: bool) -> None:
+    error = {
+        "message": "Grammar error: Invalid type",
+        "type": "BadRequestError",
+        "param": "body.stop",
+        "code": 400,
+    }
+    refusal = json.dumps({"error": error}).encode()
+    kind = "error-event" if stream else "status"
+    stack.engines["d0"].faults.append(Fault(kind, status=400, body=refusal))
+    status, answer, _ = await post(stack, chat(stream=stream))
+    assert status == 400
+    assert answer["error"] == {**error, "type": "invalid_request_error", "param": "stop", "code": None}
+    assert len(stack.engines["d0"].requests) == 1
 
 
 @pytest.mark.parametrize("options", [None, {"include_usage": False}, {"include_usage": True}])

@@ -57,6 +57,15 @@ def test_environment_keeps_what_the_user_set_but_ports() -> None:
     assert env["CUDA_VISIBLE_DEVICES"] == "2,3"
 
 
+def test_a_cpu_engine_compiles_nothing_while_it_serves() -> None:
+    cpu = _settings("--role", "decode", "--backend", "cpu")
+    assert engine_env(cpu, START, {})["TORCHDYNAMO_DISABLE"] == "1"
+    assert engine_env(cpu, START, {"TORCHDYNAMO_DISABLE": "0"})["TORCHDYNAMO_DISABLE"] == "0"
+    assert "TORCHDYNAMO_DISABLE" not in engine_env(
+        _settings("--role", "decode", "--backend", "cuda"), START, {}
+    )
+
+
 @pytest.mark.parametrize(
     ("endpoint", "flag", "protocol"),
     [
