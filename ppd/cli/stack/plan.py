@@ -145,13 +145,18 @@ def _workers(spec: Spec, common: list[str], etcd: str, logs: Path) -> list[Membe
             *device,
             *common,
         ]
-        if spec.engine_args:
-            args += ["--", *spec.engine_args]
+        if engine_args := (*_model_args(spec), *spec.engine_args):  # the user's last: they win
+            args += ["--", *engine_args]
         ready = functools.partial(probes.worker_ready, etcd, spec.namespace, name)
         waits_for = f"its {spec.engine} engine has loaded the model and is registered"
         argv = _ppd("worker", *args)
         members.append(Member(name, Kind.WORKER, argv, waits_for, ready, stop_within_s=75))
     return members
+
+
+def _model_args(spec: Spec) -> tuple[str, ...]:
+    packaged = spec.model.packaged
+    return packaged.engine_args if packaged and spec.engine == "vllm" else ()
 
 
 def _frontend_args(spec: Spec) -> list[str]:

@@ -1,7 +1,9 @@
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from ppd.cli.model import catalog
 from ppd.cli.model.catalog import Model
 from ppd.cli.stack import plan
 from ppd.cli.stack.spec import PlanError, Spec
@@ -24,6 +26,11 @@ def _spec(placement: str = "1P1D", gpus: tuple[str, ...] = (), engine_args: tupl
         engine_args=engine_args,
         policy="",
     )
+
+
+def _engine_args(spec: Spec, folder: Path) -> list[str]:
+    argv = _workers(spec, folder)[0].argv
+    return list(argv[argv.index("--") + 1 :]) if "--" in argv else []
 
 
 def _workers(spec: Spec, folder: Path) -> list[plan.Member]:
@@ -75,6 +82,15 @@ def test_gpus_are_shared_evenly_each_used_once(tmp_path: Path) -> None:
 def test_gpus_that_cannot_be_shared_evenly_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="3 GPUs cannot be shared evenly by the 2 engines of 1P1D"):
         plan.make(_spec(gpus=("0", "1", "2")), tmp_path, tmp_path)
+
+
+def test_a_packaged_models_flags_come_before_the_users(tmp_path: Path) -> None:
+    known = catalog.find(catalog.DEFAULT)
+    spec = dataclasses.replace(_spec(engine_args=("--tool-call-parser", "x")), model=known)
+    args = _engine_args(spec, tmp_path)
+    assert "--enable-auto-tool-choice" in args
+    assert args[-2:] == ["--tool-call-parser", "x"]
+    assert _engine_args(dataclasses.replace(spec, engine="sim", engine_args=()), tmp_path) == []
 
 
 @pytest.mark.parametrize("gpus", [("0", "0"), ("0", "x"), ("0", "1", "2")])
