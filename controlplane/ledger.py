@@ -112,7 +112,7 @@ class Ledger:
         record.n_ctx_tokens = features.n_ctx
         record.n_out_predicted_tokens = features.n_out
         record.expected_cached_tokens = features.d_cached if plan.cached else 0
-        record.p_missing_tokens = features.n_ctx - features.p_cached
+        record.p_missing_tokens = features.n_ctx - plan.p_cached_tokens
         record.local_streak = features.local_streak
         record.idle_s = features.idle_s
         record.qps = features.qps

@@ -81,7 +81,7 @@ class Legs:
         worker: Worker | None = plan.prefill
         begin_s = self._loop.time()
         while worker is not None and len(tried) < MAX_TRIES:
-            cached = turn.conversation.turn.p_cached
+            cached = plan.p_cached_tokens if worker is plan.prefill else 0
             with (
                 turn.spans.leg(names.SPAN_PREFILL, {"ppd.worker": worker.name}) as span,
                 Reservation(worker, max(0, turn.conversation.turn.prompt - cached)),

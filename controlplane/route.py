@@ -29,6 +29,7 @@ class Plan(msgspec.Struct, frozen=True):
     pullback: Pullback | None = None  # by which P pulls the conversation's KV from D first
     seen: WorkerView | None = None  # `decode` as it was when this was decided
     prefill_queued_tokens: int = 0  # of `prefill`, then
+    p_cached_tokens: int = 0  # of the prompt, what the P that was looked at is expected to hold
 
 
 class Router:
@@ -61,7 +62,11 @@ class Router:
             if path is not Path.REPLICA or replica.record.role is Role.PREFILL:
                 reason = Reason.NO_DECODE
             cached = replica is choice.home
-            return Plan(decision, Path.REPLICA, reason, None, replica, cached, seen=choice.seen(replica))
+            held = choice.turn.p_cached
+            seen = choice.seen(replica)
+            return Plan(
+                decision, Path.REPLICA, reason, None, replica, cached, seen=seen, p_cached_tokens=held
+            )
         if decode is None:
             raise ApiError(503, NO_WORKER, retry_after_s=1)
         return self._on_decode(decision, choice, decode)
@@ -78,7 +83,8 @@ class Router:
             path = Path.P_D
         cached, seen = decode is choice.home, choice.seen(decode)
         queued = choice.seen(prefill).queued_prefill_tokens if prefill is not None else 0
-        return Plan(decision, path, reason, prefill, decode, cached, pullback, seen, queued)
+        held = choice.turn.p_cached
+        return Plan(decision, path, reason, prefill, decode, cached, pullback, seen, queued, held)
 
     def _decide(self, choice: "_Choice", slo: str, force: Path | None) -> Decision:
         if force is not None:
@@ -155,6 +161,8 @@ class _Choice:
         self.decode = self.home if self.home is not None and self.home in decodes else self._least(decodes)
         self.replica = self.home if self.home is not None and self.home in replicas else self._least(replicas)
         self.prefill = self._prefill(cluster, router._stale_s, conversation, now_s, failed)
+        if self.prefill is not None and conversation.session is not None:
+            self.turn = place.on_prefill(self.turn, self.prefill.id, conversation.session.prefill_worker)
         self.pullback = self._pullback(conversation, now_s)
         if conversation.match is not None and self.home is None:
             self.escape = self.escape or Reason.SESSION_MOVED

@@ -91,6 +91,8 @@ class PolicyRouter:
         best = place.pick_prefill(
             (views[w.index] for w in prefills), turn.prompt, {session.prefill_worker: turn.p_cached}
         )
+        if best is not None:
+            turn = place.on_prefill(turn, best.worker_id, session.prefill_worker)
         prefill = next((w for w in prefills if best and w.name == best.worker_id), None)
         link = self._link(prefill, decode)
         view = View(

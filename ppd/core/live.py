@@ -13,7 +13,8 @@ shape. From load reports and from what the turn really needs:
 - P->D also waits for D's admission, in the shadow of P's work.
 - TPOT starts from D's inter-token latency of now, which holds what local prefills cost already. One more
   holds up every running stream: its tokens, times the batch, over the tokens of an answer, is what it adds to
-  the TPOT of all of them together; the slope of the table, or what was learned, says what one token costs.
+  the TPOT of all of them together. What one token costs is what D says that it adds to a step: D's own speed;
+  without that, what was learned, or the slope of the table.
   All of it is charged to D-local, whose own TPOT does not show what it does to others.
 """
 
@@ -57,12 +58,9 @@ def correct(turn: Turn, view: View, row: Row, table: Table) -> dict[Path, Expect
     ttft_d_local = d_wait + _service(usual.d_local_idle_ms, usual.d_tokens, d_lacks, d_ms)
 
     scale = d.itl_ms / row.p_d.tpot_ms if d.itl_ms >= _LEAST_ITL_MS else 1.0
-    interference_ms = table.interference_ms
-    if not table.interference_learned:
-        # The table's speed is a lower bound: a D that is slower than that is another kind of hardware.
-        interference_ms *= max(1.0, d_ms * table.prefill_tokens_per_s / 1e3)
+    pause_ms = _pause_ms(d, table)
     tpot_p_d = row.p_d.tpot_ms * scale
-    tpot_d_local = tpot_p_d + interference_ms * d.running * d_lacks / (view.n_out_mean or usual.decoded)
+    tpot_d_local = tpot_p_d + pause_ms * d.running * d_lacks / (view.n_out_mean or usual.decoded)
 
     corrected = {
         Path.P_D: Expected(ttft_p_d, tpot_p_d),
@@ -74,6 +72,17 @@ def correct(turn: Turn, view: View, row: Row, table: Table) -> dict[Path, Expect
         service = _service(row.pullback.ttft_ms, usual.d_tokens, lacks, p_ms)
         corrected[Path.P_D_PULLBACK] = Expected(max(p_wait + service, d_wait), row.pullback.tpot_ms * scale)
     return corrected
+
+
+def _pause_ms(d: WorkerView, table: Table) -> float:
+    """How long a locally prefilled token holds up each stream of this D.
+
+    D's own speed is the slope of its steps' times over their prompt tokens, which is just that. What the
+    planner learned from inter-token latencies is the same for all D, and lost in noise where few prefill.
+    """
+    if d.prefill_speed_tokens_per_s > 0:
+        return 1e3 / d.prefill_speed_tokens_per_s
+    return table.interference_ms
 
 
 def _backlog_ms(p: WorkerView, view: View) -> float:

@@ -5,7 +5,9 @@ Callers rotate the candidates from turn to turn, so that equals share the load; 
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ppd.core.decision import WorkerView
+from msgspec.structs import replace
+
+from ppd.core.decision import Turn, WorkerView
 
 _FULL_KV_USE = 0.95
 _ROOMY_KV_USE = 0.8
@@ -22,6 +24,11 @@ def pick_prefill(
         return worker.queued_prefill_tokens + max(0, prompt_tokens - cached_tokens.get(worker.worker_id, 0))
 
     return min(workers, key=outstanding, default=None)
+
+
+def on_prefill(turn: Turn, prefill: str, session_prefill: str) -> Turn:
+    """`turn` as the chosen P meets it: what the session's own P computed is in no other one's cache."""
+    return turn if prefill == session_prefill or not turn.p_cached else replace(turn, p_cached=0)
 
 
 def pick_decode(workers: Sequence[WorkerView]) -> WorkerView | None:

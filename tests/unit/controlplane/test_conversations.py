@@ -8,7 +8,7 @@ from ppd.core import identity
 from ppd.core.identity import Message, mark_of
 from ppd.core.names import Role
 from ppd.core.sessions import Mark, Session, SessionStore
-from tests.unit.controlplane.conftest import running
+from tests.unit.controlplane.conftest import TWO_P_D, running
 
 pytestmark = pytest.mark.unit
 
@@ -35,6 +35,20 @@ def test_thousands_of_chats_under_one_system_prompt_stay_apart() -> None:
         match = store.match(identity.candidates(history, identity.history_keys(history, start)), 1.0)
         assert match is not None
         assert (match.session.id, match.exact) == (str(chat), True)
+
+
+async def test_what_one_p_computed_is_not_counted_for_another() -> None:
+    """Where placement takes another P than the session's, that one lacks the whole history."""
+    async with running(TWO_P_D) as stack:
+        recent = stack.frontend.ledger.recent
+        await stack.ask("hi")
+        own = recent[-1].prefill_worker
+        await stack.ask("hi", TEXT, "more")
+        lacks = recent[-1].p_missing_tokens
+        busy = stack.frontend.cluster.workers[f"{own}-1"]
+        busy.prefill_tokens += 1_000_000
+        await stack.ask("hi", TEXT, "more", TEXT, "and")
+        assert lacks < recent[-1].n_ctx_tokens == recent[-1].p_missing_tokens
 
 
 async def test_the_same_turn_twice_at_once_goes_to_the_same_d() -> None:

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ppd.core import live, policies, seeds
 from ppd.core.cells import Cell, Context, Ratio
@@ -109,6 +110,18 @@ def test_a_bigger_batch_is_charged_for_being_held_up():
     a_token = TABLE.interference_ms * TABLE.prefill_tokens_per_s / SPEED
     assert many[Path.D_LOCAL].tpot_ms - few[Path.D_LOCAL].tpot_ms == pytest.approx(90 * 128 / 1152 * a_token)
     assert many[Path.P_D].tpot_ms == few[Path.P_D].tpot_ms
+
+
+def test_a_local_prefill_is_charged_by_ds_own_speed_where_d_told_it():
+    learned = Table(structs.replace(TABLE.snapshot, pause_ms=0.5))  # of all D, and noisy
+
+    def charge(speed: float) -> float:
+        got = corrected(d=worker(running=100, prefill_speed_tokens_per_s=speed), t=learned)
+        return got[Path.D_LOCAL].tpot_ms - got[Path.P_D].tpot_ms
+
+    assert charge(10_000) == pytest.approx(0.1 * 100 * 128 / 1152)
+    assert charge(2_000) == pytest.approx(5 * charge(10_000))
+    assert charge(0) == pytest.approx(0.5 * 100 * 128 / 1152)  # not told
 
 
 def test_short_answers_mean_more_local_prefills_between_two_tokens():

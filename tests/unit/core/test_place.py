@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppd.core import place
-from ppd.core.decision import WorkerView
+from ppd.core.decision import Turn, WorkerView
 
 pytestmark = pytest.mark.unit
 
@@ -22,6 +22,13 @@ def test_a_prefix_counts_for_what_it_saves_and_no_more() -> None:
     holds, idle = WorkerView("a", queued_prefill_tokens=500), WorkerView("b")
     assert place.pick_prefill([holds, idle], 2000, {"a": 1900}) is holds
     assert place.pick_prefill([holds, idle], 400, {"a": 380}) is idle
+
+
+def test_what_one_p_computed_is_not_counted_for_another() -> None:
+    turn = Turn(turn=3, n_in=100, n_out=50, n_ctx=4000, qps=1.0, d_cached=4000, p_cached=3000)
+    assert place.on_prefill(turn, "a", "a") is turn
+    assert place.on_prefill(turn, "b", "a").p_cached == 0
+    assert place.on_prefill(turn, "b", "a").d_cached == 4000
 
 
 def test_decode_avoids_queues_first() -> None:
