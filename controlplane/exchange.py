@@ -22,6 +22,7 @@ STALL_S = 120.0  # how long a client may leave its stream unread
 NEVER = float("inf")
 _COPIED_BYTES = 64 * 1024  # a shorter body costs less as one piece with its head
 _STATUS_LINES = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
+_MANY_PARTS = 256  # of a body, in one read
 _BODILESS = frozenset({204, 304})
 _Place = tuple[str, bytes, bytes]  # path, as it was sent, query
 
@@ -52,6 +53,7 @@ class Exchange:
         "_connection",
         "_deadline_s",
         "_held",
+        "_packed",
         "_parts",
         "_silent",
         "_transport",
@@ -98,6 +100,7 @@ class Exchange:
         self._chunked = version == "1.1"
         self._silent = method == "HEAD"
         self._parts: list[bytes] = []
+        self._packed = 0  # of the parts, those that are many put together
         self._body_size = 0
         self._held = b""  # a head that goes out with the first chunk
         self._deadline_s = NEVER
@@ -130,6 +133,13 @@ class Exchange:
         self._parts.append(data)
         self._body_size += len(data)
         return self._body_size <= limit_bytes
+
+    def pack(self) -> None:
+        """Parts of a few bytes would take many times their size."""
+        parts = self._parts
+        if len(parts) - self._packed > _MANY_PARTS:
+            parts[self._packed :] = [b"".join(parts[self._packed :])]
+            self._packed += 1
 
     def complete(self) -> None:
         """Nothing more follows."""

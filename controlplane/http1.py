@@ -6,60 +6,33 @@ answer is an error whatever follows.
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any, NamedTuple
-from typing import Protocol as Interface
 
 import httptools
 
 from controlplane.errors import ApiError
 from controlplane.exchange import Exchange, Headers
+from controlplane.house import House
 
 _MAX_HEADERS = 256
 _MAX_PIPELINED = 16  # requests that wait; more are not read, and neither is the news of a hang-up
+_MAX_AHEAD = 256  # that wait since one read brought them all
+_MAX_OFFERS = 16  # of another protocol, in one read
 _LINGER_S, _LINGER_BYTES = 2.0, 32 << 20
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Limits(NamedTuple):
-    """What a client may cost before the application sees anything of it."""
-
-    head_bytes: int = 64 << 10
-    head_s: float = 20.0
-    body_bytes: int = 16 << 20
-    body_s: float = 30.0
-    idle_s: float = 30.0  # between two requests
-    connections: int = 16_384
+class _RefusedError(Exception):
+    """Breaks off the parser; `_refusal` says why."""
 
 
-class Application(Interface):
-    """What serves exchanges."""
+class _Trailers(list[tuple[bytes, bytes]]):
+    """Takes what comes after a body, and keeps nothing of it."""
 
-    def judge(self, exchange: Exchange) -> ApiError | None:
-        """The head is there: an answer that does not depend on the body."""
-
-    def __call__(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
-        """Answer it."""
-
-    def lost(self, exchange: Exchange) -> None:
-        """The client hung up before its request was complete."""
+    def append(self, _: tuple[bytes, bytes]) -> None:
+        pass
 
 
-class House(Interface):
-    """What a connection belongs to."""
-
-    application: Application
-    limits: Limits
-    connections: "set[Protocol]"
-    serving: set[Exchange]
-    stopping: bool
-
-    def failed(self, exchange: Exchange, error: Exception) -> None:
-        """The application raised."""
-
-
-class _HeadTooLargeError(Exception):
-    """Breaks off the parser in the middle of a head."""
+_TRAILERS = _Trailers()
 
 
 class Protocol(asyncio.Protocol):
@@ -71,14 +44,14 @@ class Protocol(asyncio.Protocol):
         self._house = house
         self._limits = house.limits
         self._loop = loop
-        self._parser = httptools.HttpRequestParser(self)
-        # What follows a request that is the connection's last is nobody's business.
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._parser = self._new_parser()
         self._target = b""
         self._headers: Headers = []
         self._in_head = True  # one is awaited, or under way
-        self._head_bytes = 0  # of a head that is not complete yet
         self._read_bytes = 0  # of what is being parsed
+        self._own_bytes = 0  # of it, at most so many belong to the head or body that is awaited at its end
+        self._awaited_bytes = 0  # of that head or body, which were read before
+        self._offers = 0
         self._incoming: Exchange | None = None  # its head is complete, its body is not
         self._since_s = loop.time()  # since when the head, or the body, or the next request is awaited
         self._deaf = False  # what comes is not HTTP any more, or nobody's business
@@ -89,6 +62,14 @@ class Protocol(asyncio.Protocol):
         self.write_paused = False
         self._drain: asyncio.Future[None] | None = None
         self._refusal = ApiError(400, "this is no valid HTTP request")
+        self._last_word: ApiError | None = None  # after the answers to what came before it
+        self._unread_bytes = 0  # of answers, when it was last looked
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # What follows a request that is the connection's last is nobody's business.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
 
     # --- asyncio's callbacks ---
 
@@ -97,28 +78,34 @@ class Protocol(asyncio.Protocol):
         connections = self._house.connections
         connections.add(self)
         if len(connections) > self._limits.connections:
-            self._refuse(ApiError(503, "too many connections", retry_after_s=1))
+            self._say(ApiError(503, "too many connections", retry_after_s=1))
+            self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf or self._transport.is_closing():
             self._drop(data)
             return
-        self._read_bytes = len(data)
+        self._read_bytes = self._own_bytes = len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._deaf = True  # it is answered as what it is without the upgrade
-            for exchange in (self._current, *self._queue):
-                if exchange is not None:
-                    exchange.keep_alive = False
+        except httptools.HttpParserUpgrade as offer:
+            self._decline(data[offer.args[0] :])
+            return
         except httptools.HttpParserError:
             self._refuse(self._refusal)
             return
         if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._limits.head_bytes:
+            self._awaited_bytes += self._own_bytes
+            if self._awaited_bytes > self._limits.head_bytes:
                 self._refuse(self._head_too_large())
-        if not self._since_s and (self._in_head or self._incoming is not None):
+        elif self._incoming is not None:
+            self._awaited_bytes += self._own_bytes
+            self._incoming.pack()
+            if self._awaited_bytes > 2 * self._limits.body_bytes + self._limits.head_bytes:
+                self._refuse(self._body_too_large())  # in chunks that are next to nothing, or trailers
+        else:
+            return
+        if not self._since_s:
             self._since_s = self._loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -132,6 +119,8 @@ class Protocol(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.write_paused = False
         self._wake()
+        if self._current is None and not self._transport.is_closing():
+            self._go_on()
 
     async def writable(self) -> None:
         """Until the client has read most of what it was sent, or is gone."""
@@ -147,10 +136,13 @@ class Protocol(asyncio.Protocol):
     # --- httptools' callbacks ---
 
     def on_message_begin(self) -> None:
+        if len(self._queue) >= _MAX_AHEAD:
+            self._refusal = ApiError(429, f"more than {_MAX_AHEAD} requests wait on this connection")
+            raise _RefusedError
         self._target = b""
         self._headers = []
         self._in_head = True
-        self._since_s = 0.0
+        self._since_s, self._awaited_bytes = 0.0, 0
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -161,12 +153,12 @@ class Protocol(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         headers, limit = self._headers, self._limits.head_bytes
         if len(headers) > _MAX_HEADERS or (
-            self._head_bytes + self._read_bytes > limit and self._head_size() > limit
+            self._awaited_bytes + self._read_bytes > limit and self._head_size() > limit
         ):
             self._refusal = self._head_too_large()
-            raise _HeadTooLargeError
+            raise _RefusedError
         parser = self._parser
-        exchange = self._incoming = Exchange(
+        exchange = Exchange(
             self,
             self._transport,
             parser.get_method().decode("ascii"),
@@ -175,11 +167,16 @@ class Protocol(asyncio.Protocol):
             parser.get_http_version(),
             parser.should_keep_alive(),
         )
-        self._in_head, self._head_bytes, self._since_s = False, 0, 0.0
+        if b"upgrade" in exchange.headers and parser.should_upgrade():
+            return  # the parser stops here
+        self._incoming, self._headers = exchange, _TRAILERS
+        self._in_head, self._awaited_bytes, self._since_s = False, 0, 0.0
         exchange.refusal = self._house.application.judge(exchange) or self._too_long(exchange)
         if exchange.refusal is not None or exchange.eager:
             self._line_up(exchange)
-        elif exchange.headers.get(b"expect", b"").lower() == b"100-continue" and self._current is None:
+        elif exchange.headers.get(b"expect", b"").lower() == b"100-continue" and (
+            self._current is None and parser.get_http_version() == "1.1"
+        ):
             self._transport.write(_CONTINUE)
 
     def on_body(self, data: bytes) -> None:
@@ -193,6 +190,7 @@ class Protocol(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         exchange, self._incoming, self._since_s = self._incoming, None, 0.0
+        self._own_bytes = 0
         if exchange is None:
             return
         waits = exchange.refusal is None and not exchange.eager
@@ -224,32 +222,53 @@ class Protocol(asyncio.Protocol):
         if self._current is not None:
             self._current.sweep(now_s)
         waited_s = now_s - self._since_s if self._since_s else 0.0
-        if self._in_head:
+        if self._reading_paused or self._deaf or self._transport.is_closing():
+            pass
+        elif self._in_head:
             if waited_s > self._limits.head_s:
-                self._refuse(ApiError(408, "the request did not arrive in time"))
+                self._head_is_late()
+            return
         elif self._incoming is not None:
             if waited_s > self._limits.body_s:
-                self._body_is_late(self._incoming)
-        elif self._current is None and waited_s > self._limits.idle_s:
-            self._transport.abort()
+                self._break_off(self._incoming, ApiError(408, "the body did not arrive in time"))
+            return
+        if self._current is None and waited_s > self._limits.idle_s:
+            unread_bytes = self._transport.get_write_buffer_size()
+            if unread_bytes == 0 or unread_bytes == self._unread_bytes:
+                self._transport.abort()
+            else:
+                self._unread_bytes, self._since_s = unread_bytes, now_s
 
-    def _body_is_late(self, exchange: Exchange) -> None:
+    def _head_is_late(self) -> None:
+        if self._awaited_bytes or self._target or self._current is not None:
+            self._refuse(ApiError(408, "the request did not arrive in time"))
+        else:  # nothing was asked: a word could only be taken for the answer to what is asked just now
+            self._transport.close()
+
+    def _break_off(self, exchange: Exchange, error: ApiError) -> None:
+        """The rest of its body is not waited for."""
         if exchange.refusal is None:
-            exchange.refuse(ApiError(408, "the body did not arrive in time"))
+            exchange.refuse(error)
             if not exchange.eager:
                 self._line_up(exchange)
 
     def _refuse(self, error: ApiError) -> None:
-        """The error as an answer, and the end of the connection."""
-        if self._transport.is_closing():
-            return
+        """The error as an answer, in its turn, and the end of the connection."""
+        self._deaf, self._since_s = True, self._loop.time()
+        if self._incoming is not None:
+            self._break_off(self._incoming, error)
+        elif self._current is not None or self.write_paused:
+            self._last_word = error
+        else:
+            self._say(error)
+            self._linger()
+
+    def _say(self, error: ApiError) -> None:
         body = error.body()
         lines = [f"HTTP/1.1 {error.status} Refused".encode()]
         lines += [b"%b: %b" % header for header in error.headers()]
         lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
         self._transport.write(b"\r\n".join(lines))
-        self._transport.close()
-        self._abandon()
 
     def _abandon(self) -> None:
         """Nobody waits for an answer."""
@@ -260,14 +279,37 @@ class Protocol(asyncio.Protocol):
         if self._current is not None:
             self._current.hang_up()
 
+    def _decline(self, rest: bytes) -> None:
+        """The client offers to go on in another protocol, as some do with every connection's first request.
+        The parser would have it taken: the request is read again without the offer."""
+        self._offers += 1
+        if not self._in_head:  # CONNECT: it was not an offer, and what follows is no HTTP
+            self._deaf = True
+            last = self._queue[-1] if self._queue else self._current
+            if last is not None:
+                last.keep_alive = False
+            return
+        if self._offers > _MAX_OFFERS:
+            self._refuse(self._refusal)
+            return
+        parser, self._parser = self._parser, self._new_parser()
+        first = b"%b %b HTTP/%b" % (parser.get_method(), self._target, parser.get_http_version().encode())
+        lines = [b"%b: %b" % header for header in self._headers if header[0] != b"upgrade"]
+        self.data_received(b"\r\n".join([first, *lines, b"", rest]))
+        self._offers -= 1
+
     # --- one exchange after another ---
 
     def _line_up(self, exchange: Exchange) -> None:
-        if self._current is None:
+        if self._current is None and not self.write_paused:
             self._start(exchange)
             return
         self._queue.append(exchange)
-        if len(self._queue) > _MAX_PIPELINED and not self._reading_paused:
+        if len(self._queue) > _MAX_PIPELINED or self._current is None:
+            self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused:
             self._reading_paused = True
             self._transport.pause_reading()
 
@@ -288,27 +330,39 @@ class Protocol(asyncio.Protocol):
         exchange.unwatch()
         self._house.serving.discard(exchange)
         self._current = None
-        if self._transport.is_closing():
-            return
-        if not self._in_head and self._incoming is None:
+        closing = self._transport.is_closing()
+        if closing or (not self._in_head and self._incoming is None):
             self._since_s = self._loop.time()
+        if closing:
+            return
         if not exchange.finished:  # it broke off: without its end it does not look whole
             self._transport.abort() if self.write_paused else self._transport.close()
         elif not exchange.arrived:
             self._linger()
         elif not exchange.keep_alive or self._house.stopping:
             self._transport.close()
+        elif self._queue or self.write_paused or self._reading_paused or self._last_word is not None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """What comes next, once the client has read most of the answers so far."""
+        if self.write_paused:
+            self._since_s = self._loop.time()
+            self._pause_reading()
         elif self._queue:
             self._start(self._queue.popleft())
+        elif self._last_word is not None:
+            self._say(self._last_word)
+            self._linger()
         elif self._reading_paused:
-            self._reading_paused = False
+            self._reading_paused, self._since_s = False, self._loop.time()
             self._transport.resume_reading()
 
     def _linger(self) -> None:
         """The answer was given before its request was all there. Were the connection closed at once, what
         the client still sends would be met by a reset, which makes many a client lose the answer: so it is
         read and thrown away, for a while."""
-        self._deaf, self._incoming = True, None
+        self._deaf, self._incoming, self._since_s = True, None, self._loop.time()
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._loop.call_later(_LINGER_S, self._transport.close)

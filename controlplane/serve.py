@@ -10,7 +10,7 @@ import uvloop
 
 from controlplane import server
 from controlplane.app import Frontend
-from controlplane.http1 import Limits
+from controlplane.house import Limits
 from controlplane.processes import Sibling
 from controlplane.quota import Quota
 from controlplane.settings import FrontendSettings

@@ -6,7 +6,8 @@ import socket
 import ssl
 
 from controlplane.exchange import Exchange
-from controlplane.http1 import Application, Limits, Protocol
+from controlplane.house import Application, Limits
+from controlplane.http1 import Protocol
 
 _SWEEP_S = 0.5
 _CANCELLED_S = 5.0  # how long cancelled tasks may take to end
@@ -44,7 +45,11 @@ class Server:
         loop = asyncio.get_running_loop()
         listening = [
             await loop.create_server(
-                lambda: Protocol(self, loop), sock=each, ssl=self._tls, backlog=self._backlog
+                lambda: Protocol(self, loop),
+                sock=each,
+                ssl=self._tls,
+                backlog=self._backlog,
+                ssl_handshake_timeout=self.limits.head_s if self._tls else None,
             )
             for each in sockets
         ]

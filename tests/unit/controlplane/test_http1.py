@@ -6,7 +6,7 @@ import json
 import pytest
 
 from controlplane.exchange import Exchange
-from controlplane.http1 import Limits
+from controlplane.house import Limits
 from controlplane.server import Server, bind
 
 pytestmark = pytest.mark.unit
