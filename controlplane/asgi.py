@@ -33,7 +33,7 @@ def _scope(exchange: Exchange) -> dict[str, Any]:
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
-        "method": exchange.method,
+        "method": "GET" if exchange.method == "HEAD" else exchange.method,  # the server sends no body for it
         "scheme": "https" if exchange.secure else "http",
         "path": exchange.path,
         "raw_path": exchange.raw_path,

@@ -19,7 +19,7 @@ from ppd.runtime.keys import ApiKey
 _REQUEST_ID = H_REQUEST_ID.encode()
 _TRACE_ID = H_TRACE_ID.encode()
 _CLIENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 # What health checks, scrapes and the live page need; the page's own data is behind the admin key.
 _OPEN = ("/live", "/ready", "/health", "/metrics", "/openapi.json", "/admin/", "/ui")
 

@@ -24,6 +24,7 @@ INTERNAL_FIELDS = frozenset(
         "bootstrap_room",
     }
 )
+_FURTHER = "vllm_xargs"
 # Fields that engines pass over in silence, so that the answer would not be what was asked for; and why.
 _UNSERVED = {
     "functions": "functions are not supported: send tools",
@@ -141,9 +142,19 @@ class Request:
 
 
 def drop_internal(fields: bodies.Fields) -> None:
+    """Those of vLLM's `vllm_xargs` too, which it takes for the same. Raises ApiError."""
     if not INTERNAL_FIELDS.isdisjoint(fields):
         for name in INTERNAL_FIELDS:
             fields.pop(name, None)
+    further = fields.get(_FURTHER)
+    if further is not None and bytes(further) != b"null":
+        try:
+            inner = bodies.split(bytes(further))
+        except msgspec.DecodeError:
+            raise ApiError(400, f"{_FURTHER} must be an object", param=_FURTHER) from None
+        if not INTERNAL_FIELDS.isdisjoint(inner):
+            kept = {name: value for name, value in inner.items() if name not in INTERNAL_FIELDS}
+            fields[_FURTHER] = msgspec.Raw(bodies.join(kept))
 
 
 def _refuse_unserved(fields: bodies.Fields) -> None:

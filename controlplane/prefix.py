@@ -18,6 +18,8 @@ from ppd.core.identity import HEAD_CHARS, TAIL_CHARS, Message
 MIN_BYTES = 16 * 1024  # a shorter body is parsed as fast as it is recognized
 _BLOCK_BYTES = 8 * 1024
 _MAX_MESSAGES = 100_000  # over all entries: some 25 MB
+_MAX_ID_CHARS = 256  # of a tool call: a body with a longer one is not remembered
+_SPACE = b" \t\r\n"
 _NAME = b'"messages"'
 # Nobody outside can make two bodies that are taken for one another, of which only the first was checked.
 _SEED = int.from_bytes(os.urandom(8))
@@ -100,7 +102,7 @@ class Prefixes:
         raw = bytes(fields["messages"])
         if body[colon : colon + 1] == b":" and body.startswith(raw, array):
             first = _skip_space(body, array + 1)
-            self._keep(body, array, first, len(raw), [_remember(each) for each in messages], keys, None)
+            self._keep(body, array, first, len(raw), _remember(messages), keys, None)
 
     def keep_on(
         self, body: bytes, rest: Rest, fields: bodies.Fields, new: list[Message], keys: list[int]
@@ -108,7 +110,8 @@ class Prefixes:
         """Remember a body of which the beginning was known; `new` are the messages after it."""
         known = rest.known
         size = memoryview(fields["messages"]).nbytes
-        messages = known.messages + [_remember(each) for each in new]
+        remembered = _remember(new)
+        messages = None if remembered is None else known.messages + remembered
         self._keep(body, known.array, known.first, size, messages, keys, rest.digests)
 
     def _keep(
@@ -117,12 +120,14 @@ class Prefixes:
         array: int,
         first: int,
         size: int,
-        messages: list[Message],
+        messages: list[Message] | None,
         keys: list[int],
         digests: list[int] | None,
     ) -> None:
+        if messages is None:
+            return
         end = array + size - 1  # of the last message: before the closing bracket
-        while body[end - 1 : end].isspace():
+        while body[end - 1] in _SPACE:
             end -= 1
         if end < _BLOCK_BYTES or len(messages) > self._max // 4:
             return
@@ -140,7 +145,7 @@ class Prefixes:
 
 
 def _skip_space(body: bytes, at: int) -> int:
-    while body[at : at + 1].isspace():
+    while at < len(body) and body[at] in _SPACE:
         at += 1
     return at
 
@@ -160,7 +165,18 @@ def _rest(view: memoryview, blocks: int, end: int) -> int:
     return xxhash.xxh3_64_intdigest(view[blocks * _BLOCK_BYTES : end], _SEED)
 
 
-def _remember(message: Message) -> Message:
+def _remember(messages: list[Message]) -> list[Message] | None:
+    """None where they would take more than messages do."""
+    small = [_small(message) for message in messages]
+    heavy = any(
+        each.tool_calls
+        and not (isinstance(call := each.tool_calls[0]["id"], str) and len(call) <= _MAX_ID_CHARS)
+        for each in small
+    )
+    return None if heavy else small
+
+
+def _small(message: Message) -> Message:
     if isinstance(message, Remembered):
         return message
     text = message.content

@@ -13,7 +13,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from ppd.core.names import SPAN_ROUTE
 from ppd.runtime.tracing import traceparent
 
-_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _propagator = TraceContextTextMapPropagator()
 _OFF: Span = NonRecordingSpan(trace.INVALID_SPAN_CONTEXT)
 _NOTHING = nullcontext(_OFF)

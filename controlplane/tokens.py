@@ -13,7 +13,7 @@ from ppd.core.predict import blend
 
 _BYTES_PER_TOKEN = 4.0
 _MESSAGE_TOKENS = 5  # what a chat template puts around a message
-_EXACT_CHARS = 16_384  # a longer text is estimated: tokenizing it would hold up every other stream
+_EXACT_CHARS = 16_384  # of one turn; what is longer is estimated: tokenizing it would hold up other streams
 _MAX_MODELS = 64
 
 
@@ -49,13 +49,15 @@ class TokenCounter:
     def count(self, model: str, messages: Sequence[Message]) -> int:
         """Tokens of these messages in a prompt, chat template included (roughly)."""
         tokenizer = self._tokenizers.get(model)
+        left = _EXACT_CHARS
         total = _MESSAGE_TOKENS * len(messages)
         for message in messages:
             if isinstance(message, Remembered):
                 total += self.estimate(model, message.chars)
                 continue
             text = _text(message)
-            if tokenizer is not None and len(text) <= _EXACT_CHARS:
+            if tokenizer is not None and len(text) <= left:
+                left -= len(text)
                 total += len(tokenizer.encode(text, add_special_tokens=False).ids)
             else:
                 total += self.estimate(model, len(text))

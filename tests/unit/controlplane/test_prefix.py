@@ -144,3 +144,25 @@ def test_what_counts_as_the_same_beginning_cannot_be_worked_out_beforehand() -> 
         for _ in range(2)
     ]
     assert ran[0] != ran[1]
+
+
+def test_nobody_fills_the_memory_with_ids() -> None:
+    prefixes = Prefixes()
+    for call in ("c" * 100_000, ["c" * 100_000]):
+        messages = [
+            {"role": "user", "content": "x" * 20_000},
+            {"role": "assistant", "tool_calls": [{"id": call}]},
+        ]
+        data = json.dumps({"model": "m", "messages": messages}).encode()
+        Request(data, True, {}, prefixes)
+        assert len(prefixes) == 0
+
+
+def test_what_is_no_space_in_json_is_none() -> None:
+    prefixes = Prefixes()
+    first = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 20_000}]}).encode()
+    Request(first, True, {}, prefixes)
+    assert len(prefixes) == 1
+    more = b',\x0b{"role": "user", "content": "y"}]}'
+    with pytest.raises(ApiError):
+        Request(first[:-2] + more, True, {}, prefixes)
