@@ -1,10 +1,12 @@
 """An instant stand-in for a P and a D: fixed answers, so that all CPU that is seen is the router's.
 
-`python -m bench.relay.engine PORT GAP_MS CHUNKS`: GAP_MS 0 sends all chunks at once.
+`python -m bench.relay.engine PORT GAP_MS CHUNKS [batched]`: GAP_MS 0 sends all chunks at once; `batched`
+sends those of all streams at the steps of one clock, else each stream has a clock of its own.
 """
 
 import asyncio
 import sys
+from collections.abc import Callable, Iterator
 
 import uvloop
 
@@ -56,11 +58,29 @@ _MODELS = _TEXT % (len(_MODELS_BODY), _MODELS_BODY)
 _END = _chunk(b"[DONE]") + b"0\r\n\r\n"
 
 
+class Steps:
+    """A continuous batch: at each step every running stream gets its next chunk, as vLLM sends them."""
+
+    def __init__(self, gap_s: float) -> None:
+        self._gap_s = gap_s
+        self._running: list[Callable[[], bool]] = []
+
+    def join(self, stream: Callable[[], bool]) -> None:
+        """`stream` sends its next chunk and says whether it has another."""
+        self._running.append(stream)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._gap_s)
+            self._running = [stream for stream in self._running if stream()]
+
+
 class Engine(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, gap_s: float, chunks: tuple[list[bytes], bytes]) -> None:
+    def __init__(self, gap_s: float, chunks: tuple[list[bytes], bytes], steps: Steps | None = None) -> None:
         self._gap_s = gap_s
+        self._steps = steps
         self._chunks, self._usage = chunks
         self._buffer = b""
 
@@ -88,11 +108,22 @@ class Engine(asyncio.Protocol):
             usage = self._usage if b"include_usage" in body else b""
             if self._gap_s:
                 self._transport.write(_STREAM)
-                self._next(0, usage)
+                if self._steps:
+                    self._steps.join(self._stream(usage).__next__)
+                else:
+                    self._next(0, usage)
             else:
                 self._transport.write(_STREAM + b"".join(self._chunks) + usage + _END)
         else:
             self._transport.write(_ANSWER)
+
+    def _stream(self, usage: bytes) -> Iterator[bool]:
+        """A chunk for each step; whether another one follows."""
+        for chunk in self._chunks[:-1]:
+            self._transport.write(chunk)
+            yield not self._transport.is_closing()
+        self._transport.write(self._chunks[-1] + usage + _END)
+        yield False
 
     def _next(self, number: int, usage: bytes) -> None:
         if self._transport.is_closing():
@@ -104,13 +135,16 @@ class Engine(asyncio.Protocol):
             self._transport.write(usage + _END)
 
 
-async def _main(port: int, gap_s: float, count: int) -> None:
+async def _main(port: int, gap_s: float, count: int, batched: bool) -> None:
     chunks = _chunks(count)
+    steps = Steps(gap_s) if batched else None
     loop = asyncio.get_running_loop()
     for each in (port, port + 1):
-        await loop.create_server(lambda: Engine(gap_s, chunks), "127.0.0.1", each, backlog=1024)
-    await asyncio.Event().wait()
+        await loop.create_server(lambda: Engine(gap_s, chunks, steps), "127.0.0.1", each, backlog=1024)
+    await (steps.run() if steps else asyncio.Event().wait())
 
 
 if __name__ == "__main__":
-    uvloop.run(_main(int(sys.argv[1]), float(sys.argv[2]) / 1e3, int(sys.argv[3])))
+    uvloop.run(
+        _main(int(sys.argv[1]), float(sys.argv[2]) / 1e3, int(sys.argv[3]), sys.argv[4:] == ["batched"])
+    )

@@ -21,6 +21,7 @@ class Case:
     gap_ms: float
     begin_ms: float = 0.0  # over which the connections begin
     chunks: int = 64
+    batched: bool = False  # the engine sends the chunks of all streams at the steps of one clock
 
 
 @dataclass

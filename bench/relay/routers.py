@@ -41,9 +41,17 @@ class Processes:
         shutil.rmtree(self._dir, ignore_errors=True)
 
     def start(self, name: str, core: str, command: list[str], **env: str) -> int:
+        """Raises FileNotFoundError where there is no such program, beside this Python or on the PATH."""
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        program = shutil.which(command[0], path=path)
+        if program is None:
+            raise FileNotFoundError(f"{command[0]} is neither beside {sys.executable} nor on the PATH")
         with open(self._dir / f"{name}.log", "wb") as log:
             child = subprocess.Popen(
-                ["taskset", "-c", core, *command], stdout=log, stderr=log, env={**os.environ, **env}
+                ["taskset", "-c", core, program, *command[1:]],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **env},
             )
         self._children.append(child)
         return child.pid
@@ -68,9 +76,10 @@ def wait_http(url: str, within_s: float = 60) -> None:
     raise TimeoutError(f"{url} did not come up")
 
 
-def engines(processes: Processes, port: int, gap_ms: float, chunks: int) -> None:
+def engines(processes: Processes, port: int, gap_ms: float, chunks: int, batched: bool = False) -> None:
     """P on `port`, D on the next one."""
     module = [sys.executable, "-m", "bench.relay.engine", str(port), str(gap_ms), str(chunks)]
+    module += ["batched"] if batched else []
     processes.start("engine", LOAD_CORE, module)
     wait_http(f"http://127.0.0.1:{port}/health")
 
@@ -133,5 +142,13 @@ def peer(processes: Processes, binary: str, port: int, engine_port: int) -> int:
         "--decode", f"http://127.0.0.1:{engine_port + 1}", "--policy", "round_robin",
         "--prometheus-port", str(port + 1), "--log-level", "error",
     ])  # fmt: skip
+    wait_http(f"http://127.0.0.1:{port}/health")
+    return pid
+
+
+def floor(processes: Processes, port: int, engine_port: int) -> int:
+    """A bare relay in front of D alone; its pid."""
+    module = ["-m", "bench.relay.floor", str(port), str(engine_port + 1)]
+    pid = processes.start("floor", ROUTER_CORE, [sys.executable, *module])
     wait_http(f"http://127.0.0.1:{port}/health")
     return pid
