@@ -16,7 +16,9 @@ _COUNT_S = 2.0
 _MAX_RELEASES = 64
 _ERROR_BYTES = 64 * 1024
 # What an engine says of the request itself; any other refusal is the engine's own trouble.
-_CLIENTS_FAULT = frozenset({400, 413, 422})
+_CLIENTS_FAULT = frozenset({400, 413, 422, 501})
+# Where 404 says that the engine lacks the model, not that it lacks a response, or the endpoint.
+_OF_TURNS = frozenset({b"/v1/chat/completions", b"/v1/completions"})
 
 
 class EngineFailedError(Exception):
@@ -73,7 +75,7 @@ class Engines:
             answer = b""
         finally:
             connection.close()
-        if connection.status in _CLIENTS_FAULT:
+        if connection.status in _CLIENTS_FAULT or (connection.status == 404 and path not in _OF_TURNS):
             raise errors.of_engine(connection.status, answer)
         worker.failed(self._loop.time())
         self._log.warning("%s answered %d: %r", worker.name, connection.status, answer[:300])

@@ -72,7 +72,9 @@ def no_such_model(model: str) -> ApiError:
 
 
 def of_engine(status: int, body: bytes) -> ApiError:
-    """An engine's refusal as ours: its status and message, without its internals."""
+    """An engine's refusal as ours: its status and message, without its internals. Of what it does not
+    implement the client should ask no other engine either: 400."""
+    status = 400 if status == 501 else status
     message, param, code = "", None, None
     try:
         answer: Any = msgspec.json.decode(body)

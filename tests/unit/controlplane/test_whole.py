@@ -95,3 +95,18 @@ async def test_the_queue_holds_for_these_too() -> None:
             assert response.status == 429
             assert response.headers["retry-after"]
         waiting.cancel()
+
+
+@pytest.mark.parametrize(("status", "told"), [(404, 404), (501, 400)])
+async def test_what_no_engine_has_is_the_clients_fault(status: int, told: int) -> None:
+    """No engine rests for it, and none is asked after the first."""
+    async with running(P_2D, **QUICK) as stack:
+        for name in ("d0", "d1"):
+            stack.engines[name].faults.append(Fault("status", status=status))
+        body = {"model": "m", "input": "x", "previous_response_id": "resp_gone"}
+        async with stack.http.post(stack.url + "/v1/responses", json=body) as response:
+            assert response.status == told
+            assert (await response.json())["error"]["message"] == "scripted"
+        assert len(stack.engines["d0"].requests) + len(stack.engines["d1"].requests) == 1
+        now_s = asyncio.get_running_loop().time()
+        assert not any(worker.resting(now_s) for worker in stack.frontend.cluster.workers.values())
