@@ -194,9 +194,7 @@ class Frontend:
     def start(self) -> None:
         """Begin to watch and to report. Serving does not wait for any of it."""
         for pair in self._settings.tokenizer:
-            model, separator, folder = pair.partition("=")
-            if not separator:
-                raise ValueError(f"--tokenizer {pair!r}: write MODEL=FOLDER")
+            model, _, folder = pair.partition("=")
             self._load_tokenizer(model, folder)
         self._tasks.start("workers", self.watch.run)
         self._tasks.start("loads", lambda: watch_loads(self.bus, self._settings.namespace, self.cluster))

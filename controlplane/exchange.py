@@ -27,6 +27,25 @@ _BODILESS = frozenset({204, 304})
 _Place = tuple[str, bytes, bytes]  # path, as it was sent, query
 
 
+class _Trailers(Headers):
+    """Takes what comes after a body, and keeps nothing of it."""
+
+    def append(self, _: tuple[bytes, bytes]) -> None:
+        pass
+
+
+TRAILERS = _Trailers()
+
+
+def last_answer(error: ApiError) -> bytes:
+    """The error as what a connection ends with, outside of any exchange."""
+    body = error.body()
+    lines = [f"HTTP/1.1 {error.status} Refused".encode()]
+    lines += [b"%b: %b" % header for header in error.headers()]
+    lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
+    return b"\r\n".join(lines)
+
+
 def _places(*paths: str) -> dict[bytes, _Place]:
     return {path.encode(): (path, path.encode(), b"") for path in paths}
 

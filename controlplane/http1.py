@@ -10,29 +10,20 @@ from collections import deque
 import httptools
 
 from controlplane.errors import ApiError
-from controlplane.exchange import Exchange, Headers
+from controlplane.exchange import TRAILERS, Exchange, Headers, last_answer
 from controlplane.house import House
 
 _MAX_HEADERS = 256
 _MAX_PIPELINED = 16  # requests that wait; more are not read, and neither is the news of a hang-up
 _MAX_AHEAD = 256  # that wait since one read brought them all
 _MAX_OFFERS = 16  # of another protocol, in one read
+TOLD_SHARE = 8  # one connection more for so many that are allowed is told that it is too much
 _LINGER_S, _LINGER_BYTES = 2.0, 32 << 20
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _RefusedError(Exception):
     """Breaks off the parser; `_refusal` says why."""
-
-
-class _Trailers(list[tuple[bytes, bytes]]):
-    """Takes what comes after a body, and keeps nothing of it."""
-
-    def append(self, _: tuple[bytes, bytes]) -> None:
-        pass
-
-
-_TRAILERS = _Trailers()
 
 
 class Protocol(asyncio.Protocol):
@@ -77,9 +68,12 @@ class Protocol(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
         connections = self._house.connections
         connections.add(self)
-        if len(connections) > self._limits.connections:
-            self._say(ApiError(503, "too many connections", retry_after_s=1))
-            self._transport.close()
+        beyond = len(connections) - self._limits.connections
+        if beyond > 1 + self._limits.connections // TOLD_SHARE:
+            self._transport.abort()
+        elif beyond > 0:  # its request is waited for: many a client cannot read an answer before it has asked
+            self._deaf, self._last_word = True, ApiError(503, "too many connections", retry_after_s=1)
+            self._loop.call_later(_LINGER_S, self._transport.close)
 
     def data_received(self, data: bytes) -> None:
         if self._deaf or self._transport.is_closing():
@@ -169,7 +163,7 @@ class Protocol(asyncio.Protocol):
         )
         if b"upgrade" in exchange.headers and parser.should_upgrade():
             return  # the parser stops here
-        self._incoming, self._headers = exchange, _TRAILERS
+        self._incoming, self._headers = exchange, TRAILERS
         self._in_head, self._awaited_bytes, self._since_s = False, 0, 0.0
         exchange.refusal = self._house.application.judge(exchange) or self._too_long(exchange)
         if exchange.refusal is not None or exchange.eager:
@@ -260,15 +254,8 @@ class Protocol(asyncio.Protocol):
         elif self._current is not None or self.write_paused:
             self._last_word = error
         else:
-            self._say(error)
+            self._transport.write(last_answer(error))
             self._linger()
-
-    def _say(self, error: ApiError) -> None:
-        body = error.body()
-        lines = [f"HTTP/1.1 {error.status} Refused".encode()]
-        lines += [b"%b: %b" % header for header in error.headers()]
-        lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
-        self._transport.write(b"\r\n".join(lines))
 
     def _abandon(self) -> None:
         """Nobody waits for an answer."""
@@ -352,7 +339,8 @@ class Protocol(asyncio.Protocol):
         elif self._queue:
             self._start(self._queue.popleft())
         elif self._last_word is not None:
-            self._say(self._last_word)
+            error, self._last_word = self._last_word, None
+            self._transport.write(last_answer(error))
             self._linger()
         elif self._reading_paused:
             self._reading_paused, self._since_s = False, self._loop.time()
@@ -368,6 +356,8 @@ class Protocol(asyncio.Protocol):
         self._loop.call_later(_LINGER_S, self._transport.close)
 
     def _drop(self, data: bytes) -> None:
+        if self._last_word is not None and self._current is None and not self._queue:
+            self._go_on()
         self._dropped += len(data)
         if self._dropped > _LINGER_BYTES:
             self._transport.abort()

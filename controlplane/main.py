@@ -31,6 +31,15 @@ def main(argv: list[str]) -> int:
     except (OSError, ssl.SSLError) as error:
         log.error("--tls-cert and --tls-key: %s", error)
         return 2
+    if settings.tls_key is not None and settings.tls_cert is None:
+        log.error("--tls-key: without --tls-cert nothing would be encrypted")
+        return 2
+    if settings.access_log not in ("", "-"):
+        try:
+            open(settings.access_log, "ab").close()
+        except OSError as error:
+            log.error("--access-log %s: %s", settings.access_log, error.strerror or error)
+            return 2
     if settings.keys is None and settings.host not in ("127.0.0.1", "::1", "localhost"):
         log.warning("listening on %s without --keys: whoever reaches this port may call", settings.host)
 

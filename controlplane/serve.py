@@ -11,13 +11,15 @@ import uvloop
 from controlplane import server
 from controlplane.app import Frontend
 from controlplane.house import Limits
+from controlplane.http1 import TOLD_SHARE
 from controlplane.processes import Sibling
 from controlplane.quota import Quota
 from controlplane.settings import FrontendSettings
 from controlplane.siblings import Siblings
-from ppd.runtime import logs, tracing
+from ppd.runtime import logs, open_files, tracing
 
 _WARM_S = 2.0
+_OTHER_FILES = 1024  # that are no client's: idle connections to engines, mostly
 
 
 def run(settings: FrontendSettings, sibling: Sibling) -> int:
@@ -42,7 +44,8 @@ async def _serve(settings: FrontendSettings, sibling: Sibling) -> int:
     frontend.start()
     await frontend.warm(_WARM_S)
     tls = _tls(settings)
-    http = server.Server(frontend, settings.shutdown_s, limits_of(settings), tls)
+    limits = _reachable(limits_of(settings), settings.max_running, log)
+    http = server.Server(frontend, settings.shutdown_s, limits, tls)
     # What was made until now lives as long as the process: the collector need not look at it again, and
     # a turn's objects die by reference count.
     gc.collect()
@@ -78,6 +81,20 @@ def limits_of(settings: FrontendSettings) -> Limits:
     )
 
 
+def _reachable(limits: Limits, max_running: int, log: logging.Logger) -> Limits:
+    """No more clients than leave sockets for the engines that serve them: without any, every engine would
+    seem to have failed."""
+    beyond = limits.connections // TOLD_SHARE
+    to_engines = 2 * max_running  # that of the hop before may still be kept
+    files = open_files.allow(limits.connections + beyond + to_engines + _OTHER_FILES)
+    left = files - min(to_engines, files * 2 // 3) - min(_OTHER_FILES, files // 8)
+    connections = max(1, left - left // TOLD_SHARE)
+    if connections >= limits.connections:
+        return limits
+    log.warning("no more than %d connections: this process may open %d files (ulimit -n)", connections, files)
+    return limits._replace(connections=connections)
+
+
 def _tls(settings: FrontendSettings) -> ssl.SSLContext | None:
     if settings.tls_cert is None:
         return None
@@ -91,6 +108,7 @@ def _reload(
     frontend.access.reload()
     if tls is not None and settings.tls_cert is not None:
         try:
+            _tls(settings)  # a pair that does not fit would leave the one in use without its key
             tls.load_cert_chain(settings.tls_cert, settings.tls_key)
             log.info("read the certificate again")
         except (OSError, ssl.SSLError) as error:

@@ -3,7 +3,7 @@
 from pathlib import Path as FilePath
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ppd.core.decision import DEFAULT_SLO
 from ppd.core.policies import DEFAULT
@@ -11,6 +11,13 @@ from ppd.runtime.settings import CommaList, Secret, ServiceSettings, secret
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
+
+
+def _pairs(value: list[str]) -> list[str]:
+    for pair in value:
+        if not all(pair.partition("=")):
+            raise ValueError(f"{pair!r}: write MODEL=FOLDER")
+    return value
 
 
 class FrontendSettings(ServiceSettings):
@@ -23,7 +30,7 @@ class FrontendSettings(ServiceSettings):
         1, description="processes that share the port, the conversations and the keys' limits"
     )
     slo: str = Field(DEFAULT_SLO, description="SLO class of requests that name none")
-    tokenizer: CommaList = Field(
+    tokenizer: Annotated[CommaList, AfterValidator(_pairs)] = Field(
         [], description="MODEL=FOLDER, comma-separated: counts new tokens exactly; else they are estimated"
     )
 

@@ -5,12 +5,13 @@ so that it shows up neither in a process list nor in a repository.
 """
 
 import os
+import re
 import sys
 import tomllib
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AliasChoices, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     CliApp,
@@ -32,8 +33,19 @@ def _split(value: Any) -> Any:
     return [item.strip() for part in parts for item in str(part).split(",") if item.strip()]
 
 
+def _endpoints(value: list[str]) -> list[str]:
+    for endpoint in value:
+        if not _ENDPOINT.fullmatch(endpoint):
+            raise ValueError(f"{endpoint!r} is no endpoint: write host:port")
+    if not value:
+        raise ValueError("name one endpoint at least")
+    return value
+
+
 CommaList = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+Endpoints = Annotated[CommaList, AfterValidator(_endpoints)]
 Secret = CliSuppress[str]
+_ENDPOINT = re.compile(r"([a-z]+://)?[^\s/]+:[0-9]{1,5}/?")
 _SECRET: dict[str, Any] = {"secret": True}
 
 
@@ -103,8 +115,8 @@ class ServiceSettings(CommandSettings):
     namespace: str = Field(
         "default", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="keeps clusters on shared servers apart"
     )
-    etcd: CommaList = Field(["127.0.0.1:2379"], description="etcd endpoints, host:port, comma-separated")
-    nats: CommaList = Field(["nats://127.0.0.1:4222"], description="NATS servers, comma-separated")
+    etcd: Endpoints = Field(["127.0.0.1:2379"], description="etcd endpoints, host:port, comma-separated")
+    nats: Endpoints = Field(["nats://127.0.0.1:4222"], description="NATS servers, comma-separated")
     log_level: str = Field(
         "info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error"
     )

@@ -17,6 +17,7 @@ from aiohttp import web
 from ppd.core.engine import Engine, EngineConfig, Request, RequestTooLargeError
 from ppd.core.hardware import HardwareError, load_profile
 from ppd.core.names import Role
+from ppd.runtime import open_files
 from workers.facts import ConnectorFacts, write_facts
 from workers.sim import metrics, shapes, text
 from workers.sim.asked import Asked, BadRequestError, Body, ask, parse_body, prompts_of
@@ -30,6 +31,7 @@ from workers.sim.writer import StreamWriter
 
 VERSION = "sim-1"
 _MAX_BODY_BYTES = 64 << 20
+_OPEN_FILES = 65_536  # one each stream
 
 
 class SimServer:
@@ -340,6 +342,7 @@ def main(argv: list[str] | None = None) -> int:
     except (HardwareError, ValueError) as error:
         print(f"workers.sim.server: {error}", file=sys.stderr)  # noqa: T201
         return 2
+    open_files.allow(_OPEN_FILES)
     uvloop.run(_main(settings, engine))
     return 0
 

@@ -54,7 +54,9 @@ class Processes:
             return response.headers["x-ppd-decode"], answer["choices"][0]["message"]["content"]
 
 
-def _start(argv: list[str], log: Path) -> subprocess.Popen[bytes]:
+def _start(argv: list[str], log: Path, ulimit: str = "") -> subprocess.Popen[bytes]:
+    if ulimit:
+        argv = ["bash", "-c", f'{ulimit}; exec "$@"', "bash", *argv]
     with open(log, "wb") as file:
         return subprocess.Popen(argv, stdout=file, stderr=file)
 
@@ -67,7 +69,7 @@ def _listening(port: int) -> int:
 
 @asynccontextmanager
 async def processes(
-    cluster: Cluster, folder: Path, count: int, *flags: str, scheme: str = "http"
+    cluster: Cluster, folder: Path, count: int, *flags: str, scheme: str = "http", ulimit: str = ""
 ) -> AsyncIterator[Processes]:
     """Running, and aware of all engines; ended by SIGTERM."""
     port = free_port()
@@ -76,7 +78,7 @@ async def processes(
         *("--etcd", cluster.etcd_server.address, "--nats", cluster.nats_server.url),
         *("--namespace", cluster.namespace, "--access-log", str(folder / "access"), *flags),
     ]
-    process = _start(argv, folder / "log")
+    process = _start(argv, folder / "log", ulimit)
     made = Processes(process, f"{scheme}://127.0.0.1:{port}", folder)
     try:
         async with asyncio.timeout(200):

@@ -1,6 +1,8 @@
 """A frontend as people run it: keys and certificates are read again, and hold over all of its processes."""
 
 import asyncio
+import collections
+import contextlib
 import os
 import signal
 import socket
@@ -86,6 +88,58 @@ async def test_a_new_certificate_is_shown_after_sighup(cluster: Cluster, tmp_pat
         (tmp_path / "key.pem").write_text("broken")
         os.kill(frontend.process.pid, signal.SIGHUP)
         assert (await frontend.chat("hi"))[0] == "d0"
+        certificate(tmp_path, "third")
+        (tmp_path / "key.pem").write_text("not written yet")
+        os.kill(frontend.process.pid, signal.SIGHUP)
+        await asyncio.sleep(1)
+        for _ in range(6):
+            assert (await frontend.chat("hi"))[0] == "d0"
+
+
+async def test_who_does_not_say_hello_is_let_go(cluster: Cluster, tmp_path: Path) -> None:
+    certificate(tmp_path, "first")
+    flags = (
+        "--tls-cert",
+        str(tmp_path / "cert.pem"),
+        "--tls-key",
+        str(tmp_path / "key.pem"),
+        "--head-s",
+        "1",
+    )
+    async with processes(cluster, tmp_path, 1, *flags, scheme="https") as frontend:
+        host, _, port = frontend.url.rpartition("//")[2].partition(":")
+        for begun in (b"", b"\x16\x03", b"GET / HTTP/1.1\r\n\r\n"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(begun)
+            async with asyncio.timeout(20):
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            writer.close()
+        assert (await frontend.chat("hi"))[0] == "d0"
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("hard", ["", "H"])
+async def test_more_streams_than_files_are_no_fault_of_the_engines(
+    cluster: Cluster, tmp_path: Path, hard: str
+) -> None:
+    """The limit is raised where it may be; else fewer clients are let in."""
+    async with processes(cluster, tmp_path, 1, ulimit=f"ulimit -S{hard}n 160") as frontend:
+
+        async def one(number: int) -> int:
+            body = {"model": "m", "messages": [{"role": "user", "content": f"{number}"}], "stream": True}
+            url = frontend.url + "/v1/chat/completions"
+            async with frontend.http.post(url, json=body) as response:
+                await response.read()
+                return response.status
+
+        number = 32 if hard else 150
+        told = collections.Counter(await asyncio.gather(*(one(number) for number in range(number))))
+        assert told[200] >= 25
+        assert told[200] + (told[503] if hard else 0) == number
+    log = (tmp_path / "log").read_text()
+    assert "Too many open files" not in log
+    assert "ulimit" in log or not hard
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -120,6 +174,12 @@ def test_who_is_let_in_is_served_at_once(count: int, tmp_path: Path) -> None:
         (("--tls-cert", "missing.pem"), "--tls-cert"),
         (("--policy", "magic"), "--policy"),
         (("--processes", "0"), "--processes"),
+        (("--tls-key", "key.pem"), "--tls-cert"),
+        (("--access-log", "missing/log"), "--access-log missing/log"),
+        (("--tokenizer", "model"), "--tokenizer"),
+        (("--etcd", "localhost"), "--etcd"),
+        (("--etcd", "localhost:x", "--processes", "2"), "--etcd"),
+        (("--nats", ""), "--nats"),
     ],
 )
 def test_bad_settings_are_said_with_status_2(flags: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Bounded:
     """A server with its own limits before an application that says 200."""
 
     def __init__(self, **limits: Any) -> None:
-        self._server = Server(Asgi(self._application), 1, Limits(**limits))
+        self.server = Server(Asgi(self._application), 1, Limits(**limits))
         self.heads = 0
 
     async def _application(self, scope: Any, receive: Any, send: Any) -> None:
@@ -85,13 +85,13 @@ class Bounded:
 
     async def __aenter__(self) -> "Bounded":
         listener = bind("127.0.0.1", 0)
-        self._task = asyncio.create_task(self._server.serve([listener]))
-        await self._server.started.wait()
+        self._task = asyncio.create_task(self.server.serve([listener]))
+        await self.server.started.wait()
         self.port: int = listener.getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.stop()
+        self.server.stop()
         await self._task
 
 
@@ -148,6 +148,21 @@ async def test_beyond_the_connections_allowed_it_is_503() -> None:
             writer.close()
         await asyncio.sleep(0.05)
         assert b" 200 " in await raw(bounded.port, b"GET / HTTP/1.0\r\n\r\n")
+
+
+async def test_any_client_understands_that_503_and_no_number_of_them_stays() -> None:
+    async with Bounded(connections=16) as bounded, aiohttp.ClientSession() as http:
+        held = [await asyncio.open_connection("127.0.0.1", bounded.port) for _ in range(16)]
+        async with http.post(f"http://127.0.0.1:{bounded.port}/", data=b"x" * 2_000_000) as response:
+            assert response.status == 503
+            assert response.headers["retry-after"] == "1"
+        more = [await asyncio.open_connection("127.0.0.1", bounded.port) for _ in range(40)]
+        await asyncio.sleep(0.1)
+        assert len(bounded.server.connections) <= 19
+        await asyncio.sleep(2.5)
+        assert len(bounded.server.connections) == 16
+        for _, writer in held + more:
+            writer.close()
 
 
 @pytest.mark.parametrize(
