@@ -7,7 +7,9 @@ import msgspec
 from ppd.core.records import TableSnapshot
 
 DEFAULT_SLO = "balanced"
-_SOFT = 0.1  # of a limit: how exact expectations are
+_TTFT_SPREAD = 0.1  # of a limit: how exact expectations are; those of TPOT are means over many steps
+_TPOT_SPREAD = 0.05
+_LATER = 0.1  # of a turn: what a first token costs for each limit by which it is late
 _FAR = 30.0
 
 
@@ -73,23 +75,30 @@ def misses(expected: Expected, weights: Weights, share: float = 1.0) -> bool:
 
 
 def risk(expected: Expected, weights: Weights) -> float:
-    """How far a path goes, or may go, beyond the class's limits, as a share of them: 0 without limits.
+    """About how many turns would miss a limit of the class if a turn took this path: 0 without limits.
 
-    Far beyond a limit it is the excess itself. An expectation is not the turn's own figure, so one that comes
-    near a limit has some risk too: a tenth of the limit below it, three hundredths; two tenths, one.
+    A late first token costs this one turn: the chance of it, a half where what is expected is the limit
+    itself, and little more for how late it is, so that of two late ones the sooner is preferred. TPOT holds
+    what the path does to all streams of its D (`ppd.core.live`), so one turn is no bound: beyond the limit
+    the risk goes on as steeply as the chance of a miss rises there.
     """
     found = 0.0
     if weights.ttft_limit_ms:
-        found += _excess(expected.ttft_ms / weights.ttft_limit_ms - 1.0)
+        late = expected.ttft_ms / weights.ttft_limit_ms - 1.0
+        found += _chance(late / _TTFT_SPREAD) + _LATER * max(0.0, late)
     if weights.tpot_limit_ms:
-        found += _excess(expected.tpot_ms / weights.tpot_limit_ms - 1.0)
+        found += 0.25 * _excess((expected.tpot_ms / weights.tpot_limit_ms - 1.0) / _TPOT_SPREAD)
     return found
 
 
-def _excess(beyond: float) -> float:
-    """max(0, beyond), with a soft corner."""
-    x = beyond / _SOFT
-    return beyond if x > _FAR else _SOFT * log1p(exp(x))
+def _chance(x: float) -> float:
+    """The logistic curve; its steepest slope is a quarter."""
+    return 1.0 / (1.0 + exp(-min(max(x, -_FAR), _FAR)))
+
+
+def _excess(x: float) -> float:
+    """max(0, x), with a soft corner."""
+    return x if x > _FAR else log1p(exp(x))
 
 
 def near_limit(expected: Expected, weights: Weights) -> bool:

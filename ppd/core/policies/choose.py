@@ -6,7 +6,7 @@ from ppd.core.decision import Expected, Weights
 from ppd.core.names import Path
 from ppd.core.score import risk, score
 
-NEGLIGIBLE = 0.001  # paths whose risks differ by less are equally safe
+NEGLIGIBLE = 0.0015  # of a turn: paths whose risks differ by less are equally safe
 
 
 def best(expected: Mapping[Path, Expected], candidates: Iterable[Path], weights: Weights) -> Path:

@@ -19,15 +19,27 @@ def test_the_score_is_the_papers():
 
 
 @given(expected, times, times, times)
-def test_risk_grows_with_what_is_expected_and_is_the_excess_far_beyond_a_limit(
-    one, more_ms, ttft_ms, tpot_ms
-):
+def test_risk_grows_with_what_is_expected(one, more_ms, ttft_ms, tpot_ms):
     care = Weights(ttft_limit_ms=ttft_ms, tpot_limit_ms=tpot_ms)
-    worse = Expected(one.ttft_ms + more_ms, one.tpot_ms)
-    assert 0 <= score.risk(one, care) <= score.risk(worse, care)
+    assert 0 <= score.risk(one, care) <= score.risk(Expected(one.ttft_ms + more_ms, one.tpot_ms), care)
+    assert score.risk(one, care) <= score.risk(Expected(one.ttft_ms, one.tpot_ms + more_ms), care)
     assert score.risk(one, Weights()) == 0
-    assert score.risk(Expected(500, 1), Weights(ttft_limit_ms=100)) == pytest.approx(4)
-    assert score.risk(Expected(10, 1), Weights(ttft_limit_ms=100)) < 1e-4
+
+
+def test_a_late_first_token_costs_its_own_turn_and_little_more():
+    care = Weights(ttft_limit_ms=100)
+    assert score.risk(Expected(20, 1), care) < 0.001
+    assert score.risk(Expected(100, 1), care) == pytest.approx(0.5)
+    assert 1 < score.risk(Expected(200, 1), care) < score.risk(Expected(400, 1), care) < 1.5
+
+
+def test_what_a_path_does_to_all_streams_may_cost_several_turns():
+    """A paste of thousands of tokens on a full D: its own turn is saved, and more are lost."""
+    care = Weights(ttft_limit_ms=300, tpot_limit_ms=16)
+    through_p, local = Expected(450, 15.5), Expected(80, 15.5 + 5)
+    assert score.risk(through_p, care) < score.risk(local, care)
+    short = Expected(80, 15.5 + 0.5)
+    assert score.risk(short, care) < score.risk(through_p, care)
 
 
 @given(expected, expected, weights, weights)
