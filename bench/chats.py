@@ -1,7 +1,8 @@
-"""`python -m bench.chats --ours URL --peer URL --model NAME`: the same chats through two routers before the
-same engines, in alternating rounds; what a user waits for in turns 2 and later.
+"""`python -m bench.chats --ours URL --peer URL --model NAME [--slo CLASS]`: the same chats through two
+routers before the same engines, in alternating rounds; what a user waits for in turns 2 and later.
 
-Each round has conversations of its own, so that no router profits from what the other one left in a cache.
+Chats come and think at the same times in all rounds of a number, but each round has words of its own, so that
+no router profits from what the other one left in a cache. Each `--slo` is a contestant of its own.
 """
 
 import argparse
@@ -14,6 +15,8 @@ import time
 from dataclasses import dataclass, field
 
 import aiohttp
+
+from ppd.core import names
 
 _WORDS = [
     "the",
@@ -56,16 +59,30 @@ class Round:
     first_turn_s: list[float] = field(default_factory=list)
     ttft_s: list[float] = field(default_factory=list)
     total_s: list[float] = field(default_factory=list)
+    local: int = 0  # turns on the path D-local, as our header says
     failed: int = 0
 
 
-async def _turn(http: aiohttp.ClientSession, url: str, body: dict[str, object]) -> tuple[str, float, float]:
-    """The answer, its time to the first token and as a whole."""
+@dataclass
+class Contestant:
+    """A router, and the SLO class that its turns ask for."""
+
+    name: str
+    url: str
+    slo: str = ""
+    rounds: list[Round] = field(default_factory=list)
+
+
+async def _turn(
+    http: aiohttp.ClientSession, url: str, body: dict[str, object]
+) -> tuple[str, float, float, str]:
+    """The answer, its time to the first token and as a whole, and its path where the router says so."""
     began_s = time.perf_counter()
     first_s = 0.0
     answer = ""
     async with http.post(f"{url}/v1/chat/completions", json=body) as response:
         response.raise_for_status()
+        route = response.headers.get(names.H_ROUTE, "")
         async for line in response.content:
             if not line.startswith(b"data: {"):
                 continue
@@ -76,10 +93,12 @@ async def _turn(http: aiohttp.ClientSession, url: str, body: dict[str, object]) 
             if piece and not first_s:
                 first_s = time.perf_counter() - began_s
             answer += piece
-    return answer, first_s, time.perf_counter() - began_s
+    return answer, first_s, time.perf_counter() - began_s, route
 
 
-async def _chat(http: aiohttp.ClientSession, url: str, shape: Shape, rng: random.Random, out: Round) -> None:
+async def _chat(
+    http: aiohttp.ClientSession, url: str, shape: Shape, pace: random.Random, rng: random.Random, out: Round
+) -> None:
     messages: list[dict[str, str]] = []
     for number in range(shape.turns):
         words = shape.next_words if number else shape.first_words
@@ -93,35 +112,45 @@ async def _chat(http: aiohttp.ClientSession, url: str, shape: Shape, rng: random
             "temperature": 0,
         }
         try:
-            answer, first_s, total_s = await _turn(http, url, body)
+            answer, first_s, total_s, route = await _turn(http, url, body)
         except (aiohttp.ClientError, ValueError, TimeoutError):
             out.failed += 1
             return
         if number:
             out.ttft_s.append(first_s)
             out.total_s.append(total_s)
+            out.local += route == names.Path.D_LOCAL
         else:
             out.first_turn_s.append(first_s)
         messages.append({"role": "assistant", "content": answer})
-        await asyncio.sleep(rng.expovariate(1 / shape.think_s))
+        await asyncio.sleep(pace.expovariate(1 / shape.think_s))
 
 
-async def _round(url: str, shape: Shape, seed: int) -> Round:
-    rng = random.Random(seed)
+async def _round(of: Contestant, shape: Shape, number: int) -> Round:
+    pace = random.Random(number)
+    words = random.Random(f"{of.name} {number}")
     out = Round()
     timeout = aiohttp.ClientTimeout(total=300)
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as http:
+    headers = {names.H_SLO: of.slo} if of.slo else {}
+    async with aiohttp.ClientSession(
+        timeout=timeout, connector=aiohttp.TCPConnector(limit=0), headers=headers
+    ) as http:
         chats = []
         for _ in range(shape.chats):
-            chats.append(asyncio.create_task(_chat(http, url, shape, random.Random(rng.random()), out)))
-            await asyncio.sleep(rng.expovariate(shape.rate_per_s))
+            rngs = random.Random(pace.random()), random.Random(words.random())
+            chats.append(asyncio.create_task(_chat(http, of.url, shape, *rngs, out)))
+            await asyncio.sleep(pace.expovariate(shape.rate_per_s))
         await asyncio.gather(*chats)
     return out
 
 
 def _figures(rounds: list[Round]) -> dict[str, object]:
     """Milliseconds; the spread is that of the rounds' means."""
-    rows: dict[str, object] = {"failed": sum(each.failed for each in rounds)}
+    turns = sum(len(each.ttft_s) for each in rounds)
+    rows: dict[str, object] = {
+        "failed": sum(each.failed for each in rounds),
+        "share_d_local": round(sum(each.local for each in rounds) / max(1, turns), 2),
+    }
     for name in ("first_turn_s", "ttft_s", "total_s"):
         every = sorted(value for each in rounds for value in getattr(each, name))
         means = [statistics.mean(getattr(each, name)) for each in rounds if getattr(each, name)]
@@ -144,6 +173,7 @@ def main() -> int:
     add("--turns", type=int, default=8, help="of a chat")
     add("--rate", type=float, default=0.5, help="chats that arrive in a second")
     add("--rounds", type=int, default=3)
+    add("--slo", action="append", default=[], help="SLO class of our turns; may be given more than once")
     add("--first-words", type=int, default=200)
     add("--next-words", type=int, default=40)
     add("--out-tokens", type=int, default=24)
@@ -153,23 +183,25 @@ def main() -> int:
         *(args.model, args.chats, args.turns, args.rate),
         *(args.first_words, args.next_words, args.out_tokens, args.think_s),
     )
-    ours: list[Round] = []
-    peers: list[Round] = []
+    ours = [Contestant(f"ours, {slo}" if slo else "ours", args.ours, slo) for slo in args.slo or [""]]
+    peer = Contestant("peer", args.peer)
     for number in range(args.rounds):
-        for url, rounds in ((args.ours, ours), (args.peer, peers)):
-            rounds.append(asyncio.run(_round(url.rstrip("/"), shape, 2 * number + (rounds is peers))))
-    ratios = {
+        for each in (*ours, peer):
+            each.rounds.append(asyncio.run(_round(each, shape, number)))
+    report: dict[str, object] = {each.name: _figures(each.rounds) for each in (*ours, peer)}
+    report["ratios_of_rounds"] = {each.name: _ratios(each.rounds, peer.rounds) for each in ours}
+    print(json.dumps(report, indent=1), file=sys.stdout)
+    return 0
+
+
+def _ratios(ours: list[Round], peers: list[Round]) -> dict[str, list[float]]:
+    return {
         name: [
             round(statistics.mean(getattr(one, name)) / statistics.mean(getattr(other, name)), 3)
             for one, other in zip(ours, peers, strict=True)
         ]
         for name in ("ttft_s", "total_s")
     }
-    print(
-        json.dumps({"ours": _figures(ours), "peer": _figures(peers), "ratio_of_rounds": ratios}, indent=1),
-        file=sys.stdout,
-    )
-    return 0
 
 
 if __name__ == "__main__":
