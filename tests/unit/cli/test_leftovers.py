@@ -10,12 +10,13 @@ from ppd.cli.stack import leftovers
 
 pytestmark = pytest.mark.unit
 
-# A process that starts another in a session of its own, says both pids, and takes no notice of SIGTERM.
+# A process that starts another in a session of its own, which says its pid once it is all there (until then its
+# environment cannot be read), and takes no notice of SIGTERM.
 _PARENT = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
-print(child.pid, flush=True)
+code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
 time.sleep(60)
 """
 

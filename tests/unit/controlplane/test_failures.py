@@ -89,7 +89,8 @@ async def test_where_all_engines_fail_it_is_502_and_the_next_turn_is_served(kind
     + [("error-event", True)],
 )
 async def test_the_next_d_never_gets_used_parameters(kind: str, stream: bool) -> None:
-    async with running(P_2D, **QUICK) as stack:
+    # P is waited for: where it is late, D gets no parameters at all.
+    async with running(P_2D, **{**QUICK, "prefill_s": 20}) as stack:
         stack.engines["d0"].faults.append(Fault(kind))
         stack.engines["d1"].faults.append(Fault(kind))
         first = stack.frontend.turns
