@@ -10,8 +10,8 @@ from ppd.cli.stack import leftovers
 
 pytestmark = pytest.mark.unit
 
-# A process that starts another in a session of its own, which says its pid once it is all there (until then its
-# environment cannot be read), and takes no notice of SIGTERM.
+# A process that starts another in a session of its own, which says its pid once it is all there (until then
+# its environment cannot be read), and takes no notice of SIGTERM.
 _PARENT = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
