@@ -53,6 +53,16 @@ def test_the_same_seed_gives_the_same_times_to_the_bit(policy):
     assert times() == times()
 
 
+def test_what_the_chosen_p_is_thought_to_hold_it_holds():
+    """Turns of one conversation go to either P; what the other one computed is not in its cache."""
+    chats = workloads.generate(workloads.PREFILL_HEAVY, 12.0, 8.0, seed=4)
+    _, jobs = run("static:x=0", chats)
+    later = [j for j in jobs if j.index > 0]
+    assert len({j.route.prefill.name for j in later}) == 2
+    thought, held = sum(j.note.turn.p_cached for j in later), sum(j.cached_p for j in later)
+    assert held > 0.99 * thought > 0
+
+
 @pytest.mark.parametrize("policy", ["static:x=0", "static:x=1"])
 def test_a_higher_rate_of_the_same_chats_is_never_faster_on_average(policy):
     turns = (TurnSpec(512, 200), TurnSpec(128, 200))
