@@ -1,7 +1,8 @@
 """`--processes N`: as many processes as asked for share one port, counters, metrics and the turns of late.
 
 The parent holds a socket for each child, on which the child listens as soon as it can serve: connections that
-come while a child is being replaced wait for the new one. It serves nothing itself.
+come while a child is being replaced wait for the new one, unless it fails again and again. It
+serves nothing itself.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from controlplane.settings import FrontendSettings
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 _BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0)
 _HEALTHY_AFTER_S = 30.0
+_PATIENT_S = 1.0  # so long connections wait for a process that is to come
 _GRACE_S = 10.0  # beyond the children's own deadline for running streams
 
 
@@ -143,6 +145,9 @@ class _Parent:
         self._log.error("process %d ended (%d); another starts in %g s", child.number, status, wait_s)
         multiprocess.mark_process_dead(child.pid)  # type: ignore[no-untyped-call]
         child.pid, child.again_s = 0, now_s + wait_s
+        if wait_s > _PATIENT_S and child.listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            # It may be long: until there is another, those that are well take all connections.
+            child.listener.shutdown(socket.SHUT_RDWR)
 
     def _tell(self, number: signal.Signals) -> None:
         for child in self._children:

@@ -79,8 +79,8 @@ def _describe(error: BaseException) -> str:
 
 def _unexpected(error: BaseException) -> bool:
     """Outages are expected and get a line; a bug gets its traceback."""
+    from ppd.runtime.bus import BusError
     from ppd.runtime.etcd import EtcdError
 
-    return not isinstance(error, OSError | asyncio.TimeoutError | EtcdError) and not type(
-        error
-    ).__module__.startswith("nats")
+    outages = OSError | asyncio.TimeoutError | EtcdError | BusError
+    return not isinstance(error, outages) and not type(error).__module__.startswith("nats")

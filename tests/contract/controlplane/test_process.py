@@ -192,3 +192,27 @@ def test_bad_settings_are_said_with_status_2(flags: tuple[str, ...], said: str, 
     )
     assert done.returncode == 2
     assert said in done.stderr
+
+
+async def test_a_process_that_cannot_come_back_keeps_no_client_waiting(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys.json"
+    with keys.editing(file) as all_keys:
+        key = keys.add(all_keys, "alice", "")
+    async with processes(cluster, tmp_path, 2, "--keys", str(file), "--shutdown-s", "1") as frontend:
+        good = file.read_text()
+        file.write_text("{")
+        os.kill(frontend.children()[0], signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while "another starts in 2 s" not in (tmp_path / "log").read_text():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
+        for _ in range(20):
+            async with asyncio.timeout(10):
+                await frontend.chat("hi", authorization=f"Bearer {key}")
+        file.write_text(good)
+        async with asyncio.timeout(60):
+            while len(set(frontend.served_by())) < 2:
+                await frontend.chat("hi", authorization=f"Bearer {key}")
+                await asyncio.sleep(0.1)

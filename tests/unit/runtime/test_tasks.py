@@ -6,6 +6,8 @@ from itertools import islice
 
 import pytest
 
+from ppd.runtime.bus import BusError
+from ppd.runtime.etcd import EtcdError
 from ppd.runtime.tasks import FAILURES, Supervisor, backoff_s
 
 pytestmark = pytest.mark.unit
@@ -71,3 +73,19 @@ async def test_close_ends_a_task_that_swallows_a_cancellation():
     await supervisor.close()
     assert swallowed.is_set()
     assert task.done()
+
+
+@pytest.mark.parametrize(
+    ("error", "traced"), [(BusError("away"), False), (EtcdError("away"), False), (ValueError("bug"), True)]
+)
+async def test_an_outage_is_a_line_and_a_bug_a_traceback(caplog, error, traced):
+    supervisor = Supervisor(logging.getLogger("test"))
+
+    async def fails():
+        raise error
+
+    supervisor.start("fails", fails)
+    await asyncio.sleep(0.05)
+    await supervisor.close()
+    assert str(error) in caplog.text
+    assert ("Traceback" in caplog.text) == traced
