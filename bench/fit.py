@@ -13,7 +13,7 @@ from rich.table import Table as Grid
 
 from ppd.core.seeds import sweep
 from ppd.core.seeds.sweep import Point
-from simulator.calibrate import SEEDS, TRAIN_SHARE, Band, Error, bands, chats, errors, fit, split
+from simulator.calibrate import SEEDS, TRAIN_SHARE, Band, Error, bands, chats, errors, fit, noise, split
 from simulator.sweep import Constants, run
 
 _TARGET = 0.10
@@ -79,17 +79,24 @@ def _show(constants: Constants, found: list[Error], console: Console) -> None:
         within = sum(getattr(b, name) <= _TARGET for b in judged)
         error = median(abs(getattr(e, name)) for e in found)
         console.print(f"  {name}: {error:.1%}, {within} of {len(judged)} bands within the target")
-    console.print(_grid(judged))
+    scatter = noise(sweep.points().values())
+    console.print(
+        f"scatter: how far measured TTFTs lie from where their neighbours in rate put them; "
+        f"{sum(v > _TARGET for v in scatter.values())} bands are beyond the target by it alone"
+    )
+    console.print(_grid(judged, scatter))
 
 
-def _grid(judged: list[Band]) -> Grid:
-    grid = Grid("placement", "QPS", "points", "TTFT", "bias", "TTFT p50", "TPOT", "bias")
+def _grid(judged: list[Band], scatter: dict[tuple[str, str], float]) -> Grid:
+    grid = Grid("placement", "QPS", "points", "TTFT", "bias", "scatter", "TTFT p50", "TPOT", "bias")
     for b in judged:
         grid.add_row(
             b.config,
             b.band,
             str(b.points),
-            *(f"{v:.1%}" for v in (b.ttft, b.ttft_bias, b.ttft_p50, b.tpot, b.tpot_bias)),
+            *(f"{v:.1%}" for v in (b.ttft, b.ttft_bias)),
+            f"{scatter.get((b.config, b.band), 0.0):.1%}",
+            *(f"{v:.1%}" for v in (b.ttft_p50, b.tpot, b.tpot_bias)),
         )
     return grid
 

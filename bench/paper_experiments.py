@@ -16,7 +16,7 @@ from simulator.cluster import Cluster, ClusterSpec, Job, Route
 from simulator.conversation import Conversation, TurnSpec
 from simulator.fleet import fleet
 from simulator.router import PolicyRouter
-from simulator.sweep import WORKLOADS, Constants, cluster_spec, simulate
+from simulator.sweep import GRAPH_TOKENS, WORKLOADS, Constants, cluster_spec, simulate
 
 H100 = "h100-llama-3.1-8b"
 CONFIG = {"1P3D": "1P_3D", "2P2D": "2P_2D", "3P1D": "3P_1D"}
@@ -39,6 +39,8 @@ def interference(constants: Constants, batch: int, new: int, cached: int, count:
     base_ms = profile.step_ms((), batch, context) + overhead_ms
     added_ms = profile.step_ms([(new, cached)] * count, batch, context) + overhead_ms - base_ms
     mixed_ms = base_ms + constants.prefill_scale * added_ms + constants.prefill_ms
+    if batch + count * new > GRAPH_TOKENS:
+        mixed_ms += constants.eager_ms
     return 100 * (mixed_ms - alone_ms) / alone_ms / _WINDOW_TOKENS
 
 
@@ -100,9 +102,7 @@ def links(constants: Constants, duration_s: float) -> list[dict[str, float]]:
     for gb_s in LINKS_GB_S:
         row = {"gb_s": gb_s}
         spec = cluster_spec("1P_3D", constants, client_limit=0)
-        spec = replace(
-            spec, link=Link(gb_s * 1e9, sender_s=spec.link.sender_s, receiver_s=spec.link.receiver_s)
-        )
+        spec = replace(spec, link=Link(gb_s * 1e9))
         for name, policy in (("x0", "static:x=0"), ("ppd", "ppd")):
             jobs = [j for j in _policy_run("1P3D", spec, policy, chats, Weights(), table) if j.index > 0]
             row[f"{name}_ttft_ms"] = 1e3 * fmean(j.ttft_s for j in jobs)

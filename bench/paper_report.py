@@ -19,7 +19,7 @@ from ppd.core.report import (
 )
 from ppd.core.seeds import sweep
 from ppd.core.seeds.sweep import Key, Point
-from simulator.calibrate import Band, Error
+from simulator.calibrate import Band, Error, noise
 from simulator.sweep import Constants
 
 _TARGET = 0.10
@@ -80,16 +80,19 @@ def _truth(page: Page, results: Results) -> None:
     page.figure(plots.predicted_against_measured(results.errors), "predicted against measured")
     page.text(
         "Median absolute relative error of turn 2, by placement and QPS band; the sign is the median's. "
-        f"The target is {_TARGET:.0%}; * marks what misses it."
+        f"The target is {_TARGET:.0%}; * marks what misses it. Scatter: how far measured TTFTs lie from "
+        "where their neighbours in rate put them, which no model that is smooth in the rate could undercut."
     )
+    scatter = noise(sweep.points().values())
     page.table(
-        ("placement", "QPS", "points", "TTFT", "TTFT p50", "TPOT"),
+        ("placement", "QPS", "points", "TTFT", "scatter", "TTFT p50", "TPOT"),
         [
             (
                 b.config,
                 b.band,
                 b.points,
                 _error(b.ttft, b.ttft_bias),
+                f"{scatter.get((b.config, b.band), 0.0):.1%}",
                 _error(b.ttft_p50, 0.0),
                 _error(b.tpot, b.tpot_bias),
             )

@@ -75,9 +75,13 @@ def errors(
 
 
 def loss(found: Iterable[Error]) -> float:
-    """Mean absolute log error of turn-2 TTFT and TPOT, each point's bounded: what the model lacks altogether
-    must not bend the constants of what it has."""
-    return fmean(min(abs(log(1 + e.ttft)), _BOUND) + 2 * min(abs(log(1 + e.tpot)), _BOUND) for e in found)
+    """Mean absolute log error of turn-2 TTFT, a point's mean and its median, and TPOT. Each point's is
+    bounded: what the model lacks altogether must not bend the constants of what it has."""
+
+    def off(error: float) -> float:
+        return min(abs(log(1 + error)), _BOUND)
+
+    return fmean(off(e.ttft) + 0.7 * off(e.ttft_p50) + 2 * off(e.tpot) for e in found)
 
 
 def fit(
@@ -108,6 +112,29 @@ def fit(
                 if moved:  # then the other way is worse
                     break
     return best
+
+
+def noise(points: Iterable[Point]) -> dict[tuple[str, str], float]:
+    """How far a measured TTFT lies from where its neighbours in rate put it, by placement and band: the
+    median, relative, brought down to the one point's part. No model smooth in the rate errs by less."""
+    lines: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        lines.setdefault((point.config, point.workload), []).append(point)
+    found: dict[tuple[str, str], list[float]] = {}
+    for line in lines.values():
+        line.sort(key=lambda p: p.qps)
+        for a, p, b in zip(line, line[1:], line[2:], strict=False):
+            if not (a.usable and p.usable and b.usable):
+                continue
+            part = log(p.qps / a.qps) / log(b.qps / a.qps)
+            off = log(p.ttft_ms) - (1 - part) * log(a.ttft_ms) - part * log(b.ttft_ms)
+            one = abs(off) / (1 + part**2 + (1 - part) ** 2) ** 0.5
+            found.setdefault((p.config, _band(p.qps)), []).append(one)
+    return {key: median(each) for key, each in found.items()}
+
+
+def _band(qps: float) -> str:
+    return next(name for name, (low, high) in BANDS.items() if low <= qps <= high)
 
 
 class Band(msgspec.Struct, frozen=True):

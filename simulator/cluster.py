@@ -26,8 +26,9 @@ class ClusterSpec:
     workers: tuple[WorkerSpec, ...]
     link: Link
     request_s: float = 0.0  # HTTP, tokenizing and detokenizing: of each request, whatever its path
-    crowd_s: float = 0.0  # and this much longer for each turn that is under way: one process relays them all
-    handoff_s: float = 0.0  # between P's answer and D's admission
+    crowd_s: float = 0.0  # and so much longer for each sequence that the engine runs: one process relays all
+    handoff_s: float = 0.0  # between P's answer and D's admission: the second leg's own part of `request_s`
+    push_s: float = 0.0  # where P sends, of its last step: D takes in one such push after another
     client_limit: int = 0  # conversations that clients hold at once; 0 = any number
     timeout_s: float = inf  # of a turn
 
@@ -44,6 +45,8 @@ class Worker:
         self.egress = Port()
         self.ingress = Port()
         self.armed_s = inf
+        self.pushed_s = -inf  # when what P workers push here was all in
+        self.pushed_by = (-1, 0.0)  # which P was the last, and when
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,11 @@ class Cluster:
         job.sent_s = self.now_s
         self._asked[job.conversation.id] = job
         job.route = self.router.route(job, self)
-        self.at(self.now_s + self.spec.request_s + self.spec.crowd_s * len(self._asked), self._enter, job)
+        first = job.route.prefill or job.route.worker
+        self.at(self.now_s + self.spec.request_s + self._crowd_s(first), self._enter, job)
+
+    def _crowd_s(self, worker: Worker) -> float:
+        return self.spec.crowd_s * worker.engine.running
 
     def _over(self, conversation: Conversation) -> None:
         self._open -= 1
@@ -262,10 +269,26 @@ class Cluster:
             if on_p:
                 job.cached_p = request.cached_tokens
                 self.router.prefilled(job)
-                self.at(self.now_s + self.spec.handoff_s, self._submit_decode, job)
+                assert job.route is not None  # noqa: S101
+                leg_s = self.spec.handoff_s + self._crowd_s(job.route.worker)
+                self.at(self._pushed(worker, job) + leg_s, self._submit_decode, job)
             else:
                 job.cached_d = request.cached_tokens
                 self._finish(job)
+
+    def _pushed(self, prefill: Worker, job: Job) -> float:
+        """When D has what P's step, which ends now, sent. Another P in its way holds it up, and P with it;
+        what one step sends passes one by one anyway."""
+        push_s = self.spec.push_s
+        if not push_s:
+            return self.now_s
+        assert job.route is not None  # noqa: S101
+        decode, step = job.route.worker, (prefill.index, self.now_s)
+        if decode.pushed_by != step:
+            decode.pushed_by = step
+            decode.pushed_s = max(self.now_s - push_s, decode.pushed_s) + push_s
+            prefill.engine.stall(self.now_s, decode.pushed_s)
+        return decode.pushed_s
 
     def _pull(self, job: Job, worker: Worker, request: Request, on_p: bool) -> None:
         route = job.route

@@ -20,7 +20,7 @@ class Conversation:
 
     `blocks` names its blocks where the history is not its own alone (a trace's shared prefixes).
     `retokenized`: a client sends the history as text, whose tokens are not those that the engine generated:
-    the blocks of an answer are found by no later turn.
+    after the first `kept_tokens` of an answer its blocks are found by no later turn.
     """
 
     id: int
@@ -30,6 +30,7 @@ class Conversation:
     blocks: tuple[int, ...] = ()  # ids of runs of `run_tokens` tokens each
     run_tokens: int = 512
     retokenized: bool = False
+    kept_tokens: int = 0
 
     def context(self, turn: int) -> int:
         """Tokens before the turn of this index."""
@@ -40,9 +41,10 @@ class Conversation:
         total = self.context(turn + 1) // block_tokens
         first = (self.id + 1) * _SPAN
         if self.retokenized:
-            prompt = (self.context(turn) + self.turns[turn].n_in) // block_tokens
+            spec = self.turns[turn]
+            same = (self.context(turn) + spec.n_in + min(self.kept_tokens, spec.n_out)) // block_tokens
             generated = first + (turn + 1) * _TURN_SPAN
-            return (*range(first, first + prompt), *range(generated + prompt, generated + total))
+            return (*range(first, first + same), *range(generated + same, generated + total))
         if self.blocks:
             return self._by_trace(total, block_tokens, first)
         shared = min(self.shared_tokens // block_tokens, total)

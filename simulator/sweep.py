@@ -18,7 +18,7 @@ from simulator import parallel
 from simulator.arrivals import poisson
 from simulator.cluster import Cluster, ClusterSpec, Job, WorkerSpec
 from simulator.conversation import Conversation, TurnSpec
-from simulator.fixed import FixedRouter
+from simulator.released import ReleasedRouter
 
 POINT_S = 10.0  # arrivals of one point
 FIRST_TURN = {"small": TurnSpec(128, 128), "large": TurnSpec(1024, 1024)}
@@ -31,24 +31,33 @@ _FIGURES = Point.__struct_fields__[3:]
 _PART = re.compile(r"(\d+)(R|P|D|pD)")
 
 
+GRAPH_TOKENS = 512  # the largest step that vLLM captures a CUDA graph for
+
+
 class Constants(msgspec.Struct, frozen=True):
     """What the authors' system cost beside its kernels: few numbers, the same at every point, in ms.
 
     Fitted by `simulator.calibrate` on a part of the sweep.
     """
 
-    request_ms: float = 16.0  # HTTP, proxy and tokenizer, of each request
-    crowd_ms: float = 0.2  # and for each turn under way, since one process relays them all
+    request_ms: float = 19.55  # HTTP, proxy and tokenizer, of each request
+    crowd_ms: float = 0.3178  # and for each sequence that its engine runs, since one server relays them all
     step_ms: float = 1.51  # scheduling one step
     seq_ms: float = 0.036  # a sequence in a step
-    prefill_ms: float = 0.71  # a step with prefill leaves the CUDA graph
-    prefill_scale: float = 2.296  # what prefill adds to a step, by the kernel tables' figure
-    sender_ms: float = 39.2  # P sends before it goes on to its next step
-    receiver_ms: float = 15.05  # hand-offs enter D one after another
-    receive_ms: float = 6.339  # and hold up the step of D that takes them in
-    link_gb_s: float = 25.0
-    slow_replica: float = 1.4  # the first replica's kernels take so many times longer than the others'
-    stray: float = 0.1992  # of the turns meant to be D-local, those that went over P all the same
+    prefill_ms: float = 0.71  # a step with prefill leaves the full CUDA graph
+    prefill_scale: float = 1.651  # what prefill adds to a step, by the kernel tables' figure
+    eager_ms: float = 9.0  # a step of more than 512 tokens leaves CUDA graphs altogether
+    eager_send_ms: float = 50.0  # and takes at least this where it sends: launching and sending take turns
+    send_ms: float = 27.36  # P sends before it goes on to its next step
+    send_more_ms: float = 10.0  # and longer, for each prompt that the same step sends besides
+    push_ms: float = 15.93  # of that, D's port is taken
+    receive_ms: float = 6.339  # what comes in holds up the step of D that takes it over
+    handoff_ms: float = 13.21  # the second leg, D's
+    link_gb_s: float = 100.0
+    kept_tokens: float = 288.5  # of an answer, the same again when it comes back as text (mean)
+    lost: float = 0.2553  # of conversations that the proxy does not know again (`simulator.released`)
+    slow_prefill: float = 3.0  # the first replica computes so many times slower
+    slow_seq_ms: float = 0.287  # and what a sequence adds to its steps
 
 
 def keys() -> list[Key]:
@@ -73,39 +82,58 @@ def cluster_spec(
     profile = load_profile(profile_name)
     engine = EngineConfig.for_profile(
         profile,
+        graph_tokens=GRAPH_TOKENS,
         prefill_scale=constants.prefill_scale,
         step_overhead_s=constants.step_ms * 1e-3,
         seq_overhead_s=constants.seq_ms * 1e-3,
         prefill_overhead_s=constants.prefill_ms * 1e-3,
-        send_s=constants.sender_ms * 1e-3,
+        eager_s=constants.eager_ms * 1e-3,
+        eager_send_s=constants.eager_send_ms * 1e-3,
+        send_s=constants.send_ms * 1e-3,
+        send_more_s=constants.send_more_ms * 1e-3,
         receive_s=constants.receive_ms * 1e-3,
-        pulls_in_order=True,
     )
-    slow = msgspec.structs.replace(engine, time_scale=constants.slow_replica)
+    slow = msgspec.structs.replace(
+        engine,
+        prefill_scale=constants.prefill_scale * constants.slow_prefill,
+        seq_overhead_s=constants.slow_seq_ms * 1e-3,
+    )
     return ClusterSpec(
         workers=tuple(
             WorkerSpec(name, role, profile, slow if name == "R0" else engine)
             for name, role in parse_config(config)
         ),
-        link=Link(
-            constants.link_gb_s * 1e9,
-            receiver_s=constants.receiver_ms * 1e-3,
-        ),
+        link=Link(constants.link_gb_s * 1e9),
         request_s=constants.request_ms * 1e-3,
         crowd_s=constants.crowd_ms * 1e-3,
+        handoff_s=constants.handoff_ms * 1e-3,
+        push_s=constants.push_ms * 1e-3,
         client_limit=client_limit,
     )
 
 
 def conversations(
-    workload: str, qps: float, seed: int, duration_s: float = POINT_S, count: int | None = None
+    workload: str,
+    qps: float,
+    seed: int,
+    duration_s: float = POINT_S,
+    count: int | None = None,
+    kept_tokens: float = 0.0,
 ) -> list[Conversation]:
-    """Two-turn chats as the authors' client began them; `count`: how many it came to, where that is known."""
+    """Two-turn chats as the authors' client began them.
+
+    `count`: how many it came to, where that is known. `kept_tokens`: the mean of how much of an answer
+    becomes the same tokens again when it comes back as text.
+    """
     rng = random.Random(f"{seed} {workload} {qps}")
     size, _, shape = workload.partition("_")
     turns = (FIRST_TURN[size], TurnSpec(*SHAPES[Ratio(shape)]))
     starts = _starts(rng, qps, duration_s, count)
-    return [Conversation(i, at_s, turns, retokenized=True) for i, at_s in enumerate(starts)]
+    kept = [round(rng.expovariate(1 / kept_tokens)) if kept_tokens else 0 for _ in starts]
+    return [
+        Conversation(i, at_s, turns, retokenized=True, kept_tokens=n)
+        for i, (at_s, n) in enumerate(zip(starts, kept, strict=True))
+    ]
 
 
 def _starts(rng: random.Random, qps: float, duration_s: float, count: int | None) -> list[float]:
@@ -123,8 +151,8 @@ def _starts(rng: random.Random, qps: float, duration_s: float, count: int | None
 def simulate(key: Key, constants: Constants, seed: int = 0, count: int | None = None) -> list[Job]:
     config, workload, qps = key
     local = frozenset(name for name, _ in parse_config(config) if name.startswith("pD"))
-    router = FixedRouter(local, constants.stray, seed)
-    chats = conversations(workload, qps, seed, count=count)
+    router = ReleasedRouter(local, constants.lost, seed)
+    chats = conversations(workload, qps, seed, count=count, kept_tokens=constants.kept_tokens)
     return Cluster(cluster_spec(config, constants), router).run(chats)
 
 
@@ -149,7 +177,12 @@ def point(key: Key, jobs: list[Job]) -> Point:
 
 
 def _quantile(ordered: list[float], q: float) -> float:
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else 0.0
+    """Between the two neighbours, as the measured points' were taken."""
+    if not ordered:
+        return 0.0
+    below, part = divmod(q * (len(ordered) - 1), 1)
+    i = int(below)
+    return ordered[i] + part * (ordered[min(i + 1, len(ordered) - 1)] - ordered[i])
 
 
 def middle(points: Sequence[Point]) -> Point:

@@ -14,13 +14,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_seqs: int = 1024
     lease_s: float = 30.0  # how long blocks wait for the engine that will read them
     # Beside the kernels:
-    time_scale: float = 1.0  # kernel times by this
-    prefill_scale: float = 1.0  # and what prefill adds to a step by this
+    prefill_scale: float = 1.0  # what prefill adds to a step, by the kernels' figure
     step_overhead_s: float = 0.0  # scheduling and launching one step
     seq_overhead_s: float = 0.0  # sampling and detokenizing, per sequence in a step
-    prefill_overhead_s: float = 0.0  # a step with prefill in it leaves the CUDA graph
-    pulls_in_order: bool = False  # nobody is admitted before the KV of those who came earlier is there
+    prefill_overhead_s: float = 0.0  # a step with prefill in it leaves the full CUDA graph
+    graph_tokens: int = 0  # a step of more tokens leaves CUDA graphs altogether (0 = none does)
+    eager_s: float = 0.0  # what launching its kernels one by one adds to such a step
+    eager_send_s: float = 0.0  # and what it takes at least where sending KV and launching take turns
     send_s: float = 0.0  # a prefill whose KV another engine will read holds its last step up so long
+    send_more_s: float = 0.0  # and longer, for each that the same step sends besides
     receive_s: float = 0.0  # KV that came from elsewhere holds the step up that first uses it
 
     def __post_init__(self) -> None:

@@ -34,6 +34,7 @@ class Engine:
         self._context = 0  # of all who decode, when that run began
         self._begin_s = 0.0
         self._end_s = inf
+        self._stalled_s = 0.0  # no step goes on before
         # Counters that only grow.
         self.steps = 0
         self.busy_s = 0.0
@@ -147,6 +148,13 @@ class Engine:
             return False
         self._leases[request_id] = (now_s + self.config.lease_s, lease[1])
         return True
+
+    def stall(self, now_s: float, until_s: float) -> None:
+        """The engine waits for something else: the step that begins now, or the next, begins only then."""
+        since_s = max(now_s, self._stalled_s)
+        if until_s > since_s:
+            self._end_s += until_s - since_s
+            self._stalled_s = until_s
 
     def advance(self, now_s: float) -> list[Event]:
         """Run every step that ends by `now_s`; what happened, in order."""
@@ -265,11 +273,11 @@ class Engine:
     def _wake(self, now_s: float) -> None:
         """Something changed: the run under way ends with its present step; an idle engine starts at once."""
         if self._end_s == inf:
-            self._begin_s = self._end_s = now_s
+            self._begin_s = self._end_s = max(now_s, self._stalled_s)
             return
         if self._run_steps <= 1:
             return
         low = steptime.steps_by(self._run_s, self._run_steps, now_s - self._begin_s)
         if low < self._run_steps:
             self._run_steps = low
-            self._end_s = self._begin_s + self._run_s(low)
+            self._end_s = max(self._begin_s + self._run_s(low), self._stalled_s)

@@ -67,8 +67,6 @@ class Scheduler:
         pulls: list[Request] = []
         while self.waiting and budget > 0 and len(self.running) < self.config.max_seqs:
             request = self.waiting[0]
-            if self.config.pulls_in_order and self.pulling and not self._may_pass(request):
-                return pulls
             if request.blocks == 0 and not self._admit(request, budget):
                 return pulls
             if request.pull_tokens:
@@ -85,12 +83,6 @@ class Scheduler:
             self.chunks.append((request, n))
             budget -= n
         return pulls
-
-    def _may_pass(self, request: Request) -> bool:
-        """Whether it may start while others wait for their KV: one that waits for its own may."""
-        if request.pull_tokens or request.pulled_tokens:
-            return True
-        return all(request.arrived_s < other.arrived_s for other in self.pulling.values())
 
     def usable_hit(self, request: Request) -> int:
         """Cached blocks; never all of the prompt, since its last token has to be computed for an answer."""

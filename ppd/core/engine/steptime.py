@@ -23,14 +23,18 @@ def mixed_step_s(
     parts = [(n, request.computed) for request, n in chunks]
     decode_ms = profile.step_ms((), max(batch, 1), context)
     added_ms = profile.step_ms(parts, batch, context) - decode_ms
-    return (
-        (decode_ms + config.prefill_scale * added_ms) * 1e-3 * config.time_scale
+    eager = 0 < config.graph_tokens < batch + sum(n for _, n in chunks)
+    step_s = (
+        (decode_ms + config.prefill_scale * added_ms) * 1e-3
         + config.step_overhead_s
         + config.prefill_overhead_s
         + config.seq_overhead_s * len(running)
-        + config.send_s * sum(1 for r, n in chunks if r.lease and r.computed + n == r.tokens)
-        + config.receive_s * sum(1 for r, n in chunks if n == 1 and r.pulled_tokens)
+        + (config.eager_s if eager else 0.0)
     )
+    if sends := sum(1 for r, n in chunks if r.lease and r.computed + n == r.tokens):
+        step_s = max(step_s, config.eager_send_s if eager else 0.0)
+        step_s += config.send_s * sends + config.send_more_s * (sends - 1)
+    return step_s + config.receive_s * sum(1 for r, n in chunks if n == 1 and r.pulled_tokens)
 
 
 def run_s(profile: HardwareProfile, config: EngineConfig, batch: int, context: int, steps: int) -> float:
@@ -39,7 +43,7 @@ def run_s(profile: HardwareProfile, config: EngineConfig, batch: int, context: i
         profile.decode_attention_ms(context) + profile.decode_attention_ms(context + batch * (steps - 1))
     ) / 2
     ms = profile.linear_ms(batch) + attention_ms
-    return steps * (ms * 1e-3 * config.time_scale + config.step_overhead_s + config.seq_overhead_s * batch)
+    return steps * (ms * 1e-3 + config.step_overhead_s + config.seq_overhead_s * batch)
 
 
 def steps_by(run_s: Callable[[int], float], steps: int, elapsed_s: float) -> int:

@@ -223,3 +223,46 @@ def test_a_pulled_prompt_costs_one_token_of_prefill():
 def test_what_can_never_fit_is_refused():
     with pytest.raises(RequestTooLargeError, match="exceed"):
         make_engine(capacity_tokens=640).submit(request(0, 600, 100), 0.0)
+
+
+def first_at(engine, arrivals):
+    return {e.request.request_id: e.at_s for e in drive(engine, arrivals) if e.kind is EventKind.FIRST}
+
+
+def test_a_step_too_large_for_cuda_graphs_costs_its_launches():
+    plain = first_at(make_engine(max_batch_tokens=1024), [(0.0, request(0, 600, 2))])["0"]
+    eager = {"graph_tokens": 512, "eager_s": 0.009, "eager_send_s": 0.5}
+    large = first_at(make_engine(max_batch_tokens=1024, **eager), [(0.0, request(0, 600, 2))])["0"]
+    assert large == pytest.approx(plain + 0.009)
+    small = first_at(make_engine(max_batch_tokens=1024, **eager), [(0.0, request(0, 500, 2))])["0"]
+    assert small == first_at(make_engine(max_batch_tokens=1024), [(0.0, request(0, 500, 2))])["0"]
+    sent = first_at(make_engine(max_batch_tokens=1024, **eager), [(0.0, request(0, 600, 1, lease=True))])["0"]
+    assert sent == pytest.approx(0.5)
+
+
+def test_sends_of_one_step_add_up():
+    def took(count, **changes):
+        sent = [(0.0, request(i, 64, 1, lease=True)) for i in range(count)]
+        engine = make_engine(**changes)
+        for _, each in sent:
+            engine.submit(each, 0.0)
+        engine.advance(0.0)  # alone or together: whoever is there at once shares the step
+        return engine.next_s
+
+    costs = {"send_s": 0.03, "send_more_s": 0.01}
+    assert took(1, **costs) == pytest.approx(took(1) + 0.03)
+    assert took(3, **costs) == pytest.approx(took(3) + 3 * 0.03 + 2 * 0.01)
+
+
+def test_a_stalled_engine_goes_on_as_much_later():
+    engine = make_engine()
+    engine.stall(0.0, 1.0)
+    assert engine.next_s == inf
+    assert first_at(engine, [(0.5, request(0, 64, 2))])["0"] > 1.0
+    engine = make_engine()
+    engine.submit(request(0, 64, 2), 0.0)
+    engine.advance(0.0)
+    end = engine.next_s
+    engine.stall(0.0, 2.0)
+    engine.stall(0.0, 1.5)  # within the other
+    assert engine.next_s == pytest.approx(end + 2.0)

@@ -131,12 +131,24 @@ def test_pull_back_spares_p_the_recomputing_of_answers():
 def test_text_that_is_tokenized_anew_hides_answers_from_the_cache():
     chat = Conversation(0, 0.0, (TurnSpec(512, 512), TurnSpec(64, 8)))
 
-    def cached(retokenized):
-        chats = [replace(chat, retokenized=retokenized)]
+    def cached(**kind):
+        chats = [replace(chat, **kind)]
         return Cluster(fleet("1R"), FixedRouter(frozenset())).run(chats)[-1].cached_d
 
-    assert cached(True) == 512
-    assert cached(False) > 1000
+    assert cached(retokenized=True) == 512
+    assert cached(retokenized=True, kept_tokens=200) == 512 + 192
+    assert cached() > 1000
+
+
+def test_what_several_prefill_workers_push_enters_a_decode_worker_one_by_one():
+    chats = [Conversation(i, 0.0, (TurnSpec(512, 2),)) for i in range(3)]
+    spec = replace(fleet("3P1D"), push_s=0.5)
+    first = sorted(j.first_s for j in Cluster(spec, FixedRouter(frozenset())).run(chats))
+    assert first[1] >= first[0] + 0.49
+    assert first[2] >= first[1] + 0.49
+    alone = Cluster(spec, FixedRouter(frozenset())).run(chats[:1])[0].first_s
+    free = Cluster(fleet("3P1D"), FixedRouter(frozenset())).run(chats[:1])[0].first_s
+    assert alone == pytest.approx(free)  # alone, the push is a part of P's step
 
 
 def test_a_table_measured_on_a_cluster_can_be_decided_by():
