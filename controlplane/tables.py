@@ -47,7 +47,10 @@ class Tables:
         elif known is not None or len(self._tables) < _MAX_TABLES:
             self._tables[key] = table
             self._stand_ins.clear()
-            self._log.info("table %s is at version %d (%s)", key, table.version, table.snapshot.source)
+            self._log.info(
+                "the table of %s on %s is at version %d (%s)",
+                *(table.model, table.placement, table.version, table.snapshot.source),
+            )
 
     def table(self, model: str, placement: str) -> Table | None:
         """A placement that came about just now has none yet: that of the most similar one stands in."""

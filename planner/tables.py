@@ -187,7 +187,8 @@ class Tables:
         found = next((snapshot for snapshot in kept if snapshot.version == version), None)
         if found is None:
             have = ", ".join(str(snapshot.version) for snapshot in kept)
-            raise UnknownTableError(f"version {version} of {key} is not kept; there are {have or 'none'}")
+            which = f"{current.model} on {current.placement}"
+            raise UnknownTableError(f"version {version} of {which} is not kept; there are {have or 'none'}")
         return found
 
     async def history(self, key: str) -> list[TableSnapshot]:
