@@ -1,13 +1,13 @@
 """Bytes -> request, for endpoints whose turns run whole on one engine: Responses, Messages, tokenize."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from controlplane import body as bodies
 from controlplane.errors import ApiError
-from controlplane.parse import MAX_ID_CHARS, Count, drop_internal, read
+from controlplane.parse import MAX_ID_CHARS, MAX_MESSAGES, Count, drop_internal, read
 from ppd.core import identity
 from ppd.core.identity import Message
 from ppd.core.names import H_SESSION
@@ -38,7 +38,7 @@ class _Item(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Body, strict=False)
-_items = msgspec.json.Decoder(list[_Item])
+_items = msgspec.json.Decoder(Annotated[list[_Item], msgspec.Meta(max_length=MAX_MESSAGES)])
 
 
 class Asked:

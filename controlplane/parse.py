@@ -40,6 +40,7 @@ _UNASKED = frozenset({b"null", b"[]", b'"none"'})  # values by which a client as
 _T = TypeVar("_T")
 _SESSION = H_SESSION.encode()
 MAX_ID_CHARS = 512
+MAX_MESSAGES = 65_536  # no model's context has room for more, and hashing them holds up every other stream
 _COMPLETION_TOKENS = 16  # of a completion that names no limit, by OpenAI's and vLLM's rule
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -54,7 +55,7 @@ class _Body(msgspec.Struct):
     """The fields that are read, of both kinds of request."""
 
     model: str = ""
-    messages: list[Message] | None = None
+    messages: Annotated[list[Message], msgspec.Meta(max_length=MAX_MESSAGES)] | None = None
     prompt: str | list[Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

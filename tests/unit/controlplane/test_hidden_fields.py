@@ -6,6 +6,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from controlplane.parse import MAX_MESSAGES
 from controlplane.tokens import TokenCounter
 from ppd.core.identity import Message
 from tests.unit.controlplane.conftest import Stack
@@ -74,3 +75,13 @@ async def test_a_trace_that_is_none_is_not_told(stack: Stack, given: str) -> Non
     async with await stack.chat("hi", headers={"traceparent": given}) as response:
         assert response.headers["x-trace-id"] not in ("0" * 32, "a" * 32)
     assert "traceparent" not in stack.engines["d0"].requests[0].headers
+
+
+async def test_a_chat_has_so_many_messages_at_most(stack: Stack) -> None:
+    """A body of 16 MB could hold 570,000, and would hold up everybody for a second."""
+    many = [{"role": "user", "content": ""}] * (MAX_MESSAGES + 1)
+    async with await stack.chat(*many) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["param"] == "messages"
+    assert not stack.engines["p0"].requests
+    assert (await stack.ask(*many[:-1]))[0] == "p-d"
