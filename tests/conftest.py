@@ -12,3 +12,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if "CI" not in os.environ:
     hypothesis.settings.register_profile("no-deadline", deadline=None)
     hypothesis.settings.load_profile("no-deadline")
+
+# What somebody exported to try the program, as the quick start has it, is no setting of a test's.
+for _name in ("ADMIN_KEY", "API_KEY", "CONFIG", "ENGINE_KEY", "ETCD", "KEYS", "NAMESPACE", "NATS", "PORT"):
+    os.environ.pop(f"PPD_{_name}", None)
