@@ -4,13 +4,19 @@ A request's prefill takes the step's own time and then its tokens' time: `second
 1 / b is the speed. Without `a`, a decode worker that is handed its prompts (each with one token to compute)
 would look hundreds of times slower than it is. Requests that were prefilled in one step each count its whole
 time, so that under a queue the speed is told too low rather than too high.
+
+A decode worker's prompts are often short and alike, and a few tokens more make no difference that could be
+seen among all else that a step waits for. Then no speed is told: it would be noise, and turns would go by it.
 """
+
+from math import sqrt
 
 from ppd.core.learning.regression import Regression
 from workers.engine.metrics import Sample
 
 _KEEP = 0.98  # of fifty readings in which requests ended
 _ENOUGH = 8.0
+_SURE = 3.0  # standard errors from 0: the speed is right within about a third
 
 
 class PrefillSpeed:
@@ -18,18 +24,31 @@ class PrefillSpeed:
 
     def __init__(self) -> None:
         self._fit = Regression.empty(2)
+        self._square = 0.0  # of the seconds, summed as the fit forgets
 
     def observe(self, then: Sample, now: Sample) -> None:
         """Two readings of one engine, one after the other."""
         ended = now.prefills - then.prefills
         if ended > 0:
             tokens = now.request_prefill_tokens - then.request_prefill_tokens
-            self._fit.observe((ended, tokens), now.prefill_s - then.prefill_s, _KEEP)
+            seconds = now.prefill_s - then.prefill_s
+            self._fit.observe((ended, tokens), seconds, _KEEP)
+            self._square = _KEEP * self._square + seconds * seconds
 
     @property
     def tokens_per_s(self) -> float:
-        """0 until there is enough to go by, and while all prompts are alike."""
+        """0 until there is enough to go by, and where the prompts are too much alike to tell."""
         if self._fit.n < _ENOUGH:
             return 0.0
-        s_per_token = self._fit.solve()[1]
-        return 1 / s_per_token if s_per_token > 1e-7 else 0.0
+        s_per_request, s_per_token = self._fit.solve(ridge=0.0)
+        if s_per_token <= max(1e-7, _SURE * self._error_s(s_per_request, s_per_token)):
+            return 0.0
+        return 1 / s_per_token
+
+    def _error_s(self, s_per_request: float, s_per_token: float) -> float:
+        """The standard error of the time a token takes; least squares' own."""
+        (requests, both), (_, tokens) = self._fit.moments
+        explained = s_per_request * self._fit.targets[0] + s_per_token * self._fit.targets[1]
+        variance = max(0.0, self._square - explained) / (self._fit.n - 2)
+        spread = tokens - both * both / requests
+        return sqrt(variance / spread) if spread > 0 else float("inf")

@@ -1,3 +1,5 @@
+import random
+
 import pytest
 
 from workers.engine.metrics import Sample, cache_info
@@ -85,6 +87,14 @@ def _speed(samples: list[Sample]) -> float:
 def test_prefill_speed_leaves_out_what_a_step_costs_by_itself() -> None:
     handed_over, local = (1, 0.0205), (500, 0.52)  # 20 ms a step, 1 ms a token
     assert _speed(_prefills(*[handed_over, local] * 20)) == pytest.approx(1000, rel=0.05)
+
+
+def test_a_speed_that_drowns_in_noise_is_not_told() -> None:
+    rng = random.Random(1)
+    short = [(n := rng.randint(1, 40), 0.04 + n / 1000 + rng.uniform(0, 0.2)) for _ in range(60)]
+    assert _speed(_prefills(*short)) == 0
+    long = [(n := rng.randint(1, 4000), 0.04 + n / 1000 + rng.uniform(0, 0.2)) for _ in range(60)]
+    assert _speed(_prefills(*long)) == pytest.approx(1000, rel=0.05)
 
 
 def test_prompts_that_are_all_alike_tell_no_prefill_speed() -> None:
