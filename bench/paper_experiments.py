@@ -1,7 +1,6 @@
 """The paper's experiments beside its sweep, on the calibrated model (Llama-3.1-8B, four H100s)."""
 
 from dataclasses import replace
-from math import inf
 from statistics import fmean
 
 from ppd.core import policies, seeds
@@ -14,6 +13,7 @@ from ppd.core.table import Table
 from simulator import workloads
 from simulator.cluster import Cluster, ClusterSpec, Job, Route
 from simulator.conversation import Conversation, TurnSpec
+from simulator.fixed import FixedPaths
 from simulator.fleet import fleet
 from simulator.router import PolicyRouter
 from simulator.sweep import GRAPH_TOKENS, WORKLOADS, Constants, cluster_spec, simulate
@@ -44,10 +44,8 @@ def interference(constants: Constants, batch: int, new: int, cached: int, count:
     return 100 * (mixed_ms - alone_ms) / alone_ms / _WINDOW_TOKENS
 
 
-class Scripted:
+class Scripted(FixedPaths):
     """P->D, D-local in between, P->D again: what a streak of local turns does to P's cache."""
-
-    tick_s = inf
 
     def __init__(self, local: range) -> None:
         self._local = local
@@ -57,18 +55,6 @@ class Scripted:
         if job.index in self._local:
             return Route(Path.D_LOCAL, decode)
         return Route(Path.P_D, decode, prefill)
-
-    def prefilled(self, job: Job) -> None:
-        pass
-
-    def moved(self, job: Job) -> None:
-        pass
-
-    def finished(self, job: Job, cluster: Cluster) -> None:
-        pass
-
-    def tick(self, cluster: Cluster) -> None:
-        pass
 
 
 def path_dependence(turns: int = 16) -> list[tuple[int, float]]:

@@ -5,7 +5,6 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf
 
 import msgspec
 
@@ -15,6 +14,7 @@ from ppd.core.engine import EngineConfig, Link
 from ppd.core.names import Path, Role
 from simulator.cluster import Cluster, ClusterSpec, Job, Route, WorkerSpec
 from simulator.conversation import Conversation
+from simulator.fixed import FixedPaths
 from simulator.workloads import Length, Shape, generate
 
 CHAT = Shape(
@@ -80,27 +80,13 @@ def _turn(conversation: int, index: int, path: Path, answer: Answer, n_out: int)
 # --- simulated ------------------------------------------------------------------------------------
 
 
-class _SameRouter:
+class _SameRouter(FixedPaths):
     """The paths of `path_of`."""
-
-    tick_s = inf
 
     def route(self, job: Job, cluster: Cluster) -> Route:
         prefill, decode = cluster.workers
         path = path_of(job.conversation.id, job.index)
         return Route(path, decode, prefill if path is Path.P_D else None)
-
-    def prefilled(self, job: Job) -> None:
-        pass
-
-    def moved(self, job: Job) -> None:
-        pass
-
-    def finished(self, job: Job, cluster: Cluster) -> None:
-        pass
-
-    def tick(self, cluster: Cluster) -> None:
-        pass
 
 
 def cluster_of(measured: Measured) -> ClusterSpec:

@@ -6,13 +6,29 @@ from ppd.core.names import Path, Role
 from simulator.cluster import Cluster, Job, Route, Worker
 
 
-class FixedRouter:
+class FixedPaths:
+    """What routers share that learn nothing from what becomes of a turn: `route` alone is their own."""
+
+    tick_s = inf
+
+    def prefilled(self, job: Job) -> None:
+        pass
+
+    def moved(self, job: Job) -> None:
+        pass
+
+    def finished(self, job: Job, cluster: Cluster) -> None:
+        pass
+
+    def tick(self, cluster: Cluster) -> None:
+        pass
+
+
+class FixedRouter(FixedPaths):
     """`local` names the decode workers that append-prefill; all others get later turns by way of P.
 
     Conversations go round the workers that they can live on, and their hand-offs round the prefill workers.
     """
-
-    tick_s = inf
 
     def __init__(self, local: frozenset[str]) -> None:
         self._local = local
@@ -36,15 +52,3 @@ class FixedRouter:
         homes = cluster.of(Role.DECODE) + cluster.of(Role.REPLICA)
         self._next += 1
         return homes[self._next % len(homes)]
-
-    def prefilled(self, job: Job) -> None:
-        pass
-
-    def moved(self, job: Job) -> None:
-        pass
-
-    def finished(self, job: Job, cluster: Cluster) -> None:
-        pass
-
-    def tick(self, cluster: Cluster) -> None:
-        pass

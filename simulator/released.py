@@ -9,19 +9,17 @@ nine, and where an answer happens to have the marker in it that the proxy looks 
 """
 
 import random
-from math import inf
 
 from ppd.core.names import Path, Role
 from simulator.cluster import Cluster, Job, Route, Worker
+from simulator.fixed import FixedPaths
 
 
-class ReleasedRouter:
+class ReleasedRouter(FixedPaths):
     """`local` names the decode workers that append-prefill; all others get later turns by way of P.
 
     `lost`: the share of conversations that the proxy does not know again.
     """
-
-    tick_s = inf
 
     def __init__(self, local: frozenset[str], lost: float = 0.0, seed: int = 0) -> None:
         self._local = local
@@ -50,15 +48,3 @@ class ReleasedRouter:
         home = (replicas + decodes)[hashed % (len(replicas) + len(decodes))]
         prefills = cluster.of(Role.PREFILL)
         return home, None if home.role is Role.REPLICA else prefills[hashed % len(prefills)]
-
-    def prefilled(self, job: Job) -> None:
-        pass
-
-    def moved(self, job: Job) -> None:
-        pass
-
-    def finished(self, job: Job, cluster: Cluster) -> None:
-        pass
-
-    def tick(self, cluster: Cluster) -> None:
-        pass
