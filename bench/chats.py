@@ -119,7 +119,7 @@ async def _chat(
         if number:
             out.ttft_s.append(first_s)
             out.total_s.append(total_s)
-            out.local += route == names.Path.D_LOCAL
+            out.local += route == names.Route.D_LOCAL
         else:
             out.first_turn_s.append(first_s)
         messages.append({"role": "assistant", "content": answer})

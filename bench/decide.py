@@ -16,12 +16,12 @@ from collections.abc import Callable
 
 from ppd.core import policies, seeds
 from ppd.core.decision import Decision, Policy, Turn, View, Weights, WorkerView
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.table import Table
 
 TARGET_P99_US = 20.0
 _CASES = 4096
-_READY = Decision(Path.P_D, Reason.POLICY)
+_READY = Decision(Route.P_D, Reason.POLICY)
 
 
 class _Trivial:

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from pathlib import Path as FilePath
+from pathlib import Path
 from statistics import median
 
 import msgspec
@@ -60,7 +60,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--check", action="store_true", help="fit nothing: judge the constants as they are")
     add("--floor", action="store_true", help="judge by a further seed of the model: a perfect one's errors")
-    add("--start", type=FilePath, help="JSON of the constants to begin with")
+    add("--start", type=Path, help="JSON of the constants to begin with")
     add("--seeds", type=int, default=1, help=f"of each point in the fit, up to {len(SEEDS)}")
     add("--every", type=int, default=1, help="only each so manieth point, of both parts")
     add("--processes", type=int, default=os.cpu_count() or 1)

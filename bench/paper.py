@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -50,7 +50,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--quick", action="store_true", help="a tenth of the sweep's points, shorter runs")
     add("--json", action="store_true", help="figures for another program, no report")
-    add("--out", type=FilePath, default=FilePath("paper.html"), help="the report")
+    add("--out", type=Path, default=Path("paper.html"), help="the report")
     add("--processes", type=int, default=os.cpu_count() or 1)
     return parser.parse_args(argv)
 

@@ -6,12 +6,12 @@ from statistics import fmean
 from ppd.core import policies, seeds
 from ppd.core.engine import Link
 from ppd.core.hardware import load_profile
-from ppd.core.names import Path, Role
+from ppd.core.names import Role, Route
 from ppd.core.records import TableSnapshot
 from ppd.core.score import Weights
 from ppd.core.table import Table
 from simulator import workloads
-from simulator.cluster import Cluster, ClusterSpec, Job, Route
+from simulator.cluster import Assignment, Cluster, ClusterSpec, Job
 from simulator.conversation import Conversation, TurnSpec
 from simulator.fixed import FixedPaths
 from simulator.fleet import fleet
@@ -50,11 +50,11 @@ class Scripted(FixedPaths):
     def __init__(self, local: range) -> None:
         self._local = local
 
-    def route(self, job: Job, cluster: Cluster) -> Route:
+    def route(self, job: Job, cluster: Cluster) -> Assignment:
         decode, prefill = cluster.of(Role.DECODE)[0], cluster.of(Role.PREFILL)[0]
         if job.index in self._local:
-            return Route(Path.D_LOCAL, decode)
-        return Route(Path.P_D, decode, prefill)
+            return Assignment(Route.D_LOCAL, decode)
+        return Assignment(Route.P_D, decode, prefill)
 
 
 def path_dependence(turns: int = 16) -> list[tuple[int, float]]:
@@ -105,7 +105,7 @@ def weights_sweep(constants: Constants, duration_s: float, table: TableSnapshot)
     found = []
     for w_tpot in (0.0, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0, 48.0):
         jobs = _policy_run("1P3D", spec, "ppd", chats, Weights(1.0, w_tpot), table)
-        local = [j.route is not None and j.route.path is Path.D_LOCAL for j in jobs if j.index > 0]
+        local = [j.route is not None and j.route.path is Route.D_LOCAL for j in jobs if j.index > 0]
         found.append((w_tpot, 100 * fmean(local)))
     return found
 

@@ -25,8 +25,7 @@ import psutil
 from ppd.core import cells, seeds
 from ppd.core.learning.learner import Learner
 from ppd.core.learning.publication import improved
-from ppd.core.names import Path as Route
-from ppd.core.names import Reason, Role, WorkerStatus, planner_subject, turns_subject, worker_key
+from ppd.core.names import Reason, Role, Route, WorkerStatus, planner_subject, turns_subject, worker_key
 from ppd.core.placement import parse_placement
 from ppd.core.records import TableSnapshot, TurnRecord, WorkerRecord, decode, encode
 from ppd.core.table import Table

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -68,27 +68,27 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add("--duration", type=float, default=150.0, help="virtual seconds of arrivals; twice that for a drift")
     add("--condition", action="append", help="only this one (may be repeated)")
     add("--policy", action="append", help="only this one (may be repeated), such as static:x=0.5")
-    add("--mooncake", type=FilePath, help="the Mooncake conversation trace, for the condition of that name")
+    add("--mooncake", type=Path, help="the Mooncake conversation trace, for the condition of that name")
     add("--processes", type=int, default=os.cpu_count() or 1)
-    add("--results", type=FilePath, help="a folder that keeps each outcome: what is there is not run again")
+    add("--results", type=Path, help="a folder that keeps each outcome: what is there is not run again")
     add("--json", action="store_true", help="every outcome, for another program")
     return parser.parse_args(argv)
 
 
 class _Task(NamedTuple):
     condition: str
-    mooncake: FilePath | None
+    mooncake: Path | None
     policies: tuple[str, ...]
     seed: int
     duration_s: float
-    results: FilePath | None
+    results: Path | None
 
 
 def _run(tasks: list[_Task], processes: int) -> Iterator[list[Outcome]]:
     return parallel.each(_all_policies, tasks, processes)
 
 
-_stores: dict[FilePath | None, Store] = {}  # of this process, for their tables
+_stores: dict[Path | None, Store] = {}  # of this process, for their tables
 
 
 def _all_policies(task: _Task) -> list[Outcome]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
-from pathlib import Path as FilePath
+from pathlib import Path
 
 from ppd.core.engine import Link
 from ppd.core.hardware import load_profile
@@ -86,7 +86,7 @@ def flipped(first: Shape, second: Shape, times: float) -> Load:
     return load
 
 
-def trace(path: FilePath) -> Load:
+def trace(path: Path) -> Load:
     """A window of the Mooncake trace, another one for each seed; the last windows are the rate search's."""
 
     def load(rate: float, seed: int, duration_s: float) -> list[Conversation]:
@@ -104,7 +104,7 @@ def trace(path: FilePath) -> Load:
 
 
 @lru_cache(maxsize=1)
-def _rebuilt(path: FilePath, speedup: float) -> list[Conversation]:
+def _rebuilt(path: Path, speedup: float) -> list[Conversation]:
     return mooncake.conversations(mooncake.read(path), speedup=speedup)
 
 
@@ -123,7 +123,7 @@ def mixed_fleet() -> ClusterSpec:
     return fleet("1P3D", (A100, H100, A100, A100))
 
 
-def conditions(mooncake_trace: FilePath | None, at: Mapping[str, float] | None = None) -> list[Condition]:
+def conditions(mooncake_trace: Path | None, at: Mapping[str, float] | None = None) -> list[Condition]:
     """All of them, at the rates that were found or at those of `at`; the trace's own only with its file.
 
     Raises NoRateError.
@@ -135,7 +135,7 @@ def conditions(mooncake_trace: FilePath | None, at: Mapping[str, float] | None =
         raise NoRateError(f"no rate for {error}: python -m bench.policies_rates finds them") from error
 
 
-def _conditions(mooncake_trace: FilePath | None, rate: Mapping[str, float]) -> list[Condition]:
+def _conditions(mooncake_trace: Path | None, rate: Mapping[str, float]) -> list[Condition]:
     def make(
         name: str, what: str, spec: ClusterSpec, load: Load, ttft_ms: float, tpot_ms: float, placement: str
     ) -> Condition:

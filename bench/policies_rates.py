@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path as FilePath
+from pathlib import Path
 from statistics import fmean
 
 import msgspec
@@ -37,7 +37,7 @@ class Found(msgspec.Struct, frozen=True):
     policy: str
 
 
-Task = tuple[str, FilePath | None, float]
+Task = tuple[str, Path | None, float]
 
 
 def main(argv: list[str]) -> int:
@@ -65,13 +65,13 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("--condition", action="append", help="find this one anew (may be repeated)")
     add("--duration", type=float, default=150.0, help="virtual seconds of arrivals; twice that for a drift")
-    add("--mooncake", type=FilePath, help="the Mooncake conversation trace, for the condition of that name")
+    add("--mooncake", type=Path, help="the Mooncake conversation trace, for the condition of that name")
     add("--processes", type=int, default=os.cpu_count() or 1)
-    add("--out", type=FilePath, default=FilePath(__file__).with_name(RATES_FILE), help="the file of rates")
+    add("--out", type=Path, default=Path(__file__).with_name(RATES_FILE), help="the file of rates")
     return parser.parse_args(argv)
 
 
-def _unrated(trace: FilePath | None) -> list[Condition]:
+def _unrated(trace: Path | None) -> list[Condition]:
     return conditions(trace, at=defaultdict(lambda: _START))
 
 
@@ -118,13 +118,13 @@ def _kept(condition: Condition, duration_s: float, likely: str) -> Found | None:
     return None
 
 
-def _read(file: FilePath) -> dict[str, Found]:
+def _read(file: Path) -> dict[str, Found]:
     if not file.is_file():
         return {}
     return msgspec.convert(json.loads(file.read_text())["conditions"], dict[str, Found])
 
 
-def _write(file: FilePath, found: dict[str, Found], duration_s: float) -> None:
+def _write(file: Path, found: dict[str, Found], duration_s: float) -> None:
     page = {
         "rule": f"the best of {', '.join(SHARES_LOCAL)} keeps {SHARE} of the turns within the limits",
         "seeds": list(RATE_SEEDS),

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from bench.policies_conditions import Condition
 from ppd.core import policies
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.records import TableSnapshot
 from ppd.core.score import Weights
 from ppd.core.table import Table
@@ -112,7 +112,7 @@ def _outcome(
         in_time = job.end_s > 0 and 1e3 * job.ttft_s <= condition.ttft_ms
         return in_time and not job.failed and 1e3 * job.tpot_s <= condition.tpot_ms
 
-    local = [j for j in done if j.route is not None and j.route.path is Path.D_LOCAL]
+    local = [j for j in done if j.route is not None and j.route.path is Route.D_LOCAL]
     explored = [j for j in done if j.route is not None and j.route.reason is Reason.EXPLORE]
     n = max(1, len(done))
     return Outcome(

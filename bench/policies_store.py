@@ -7,7 +7,7 @@ An outcome of another rate or duration does not count. One of other code cannot 
 folder, or delete what the change concerns.
 """
 
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -30,7 +30,7 @@ class Kept(msgspec.Struct, frozen=True):
 class Store:
     """Without a folder it keeps tables in memory, and nothing else."""
 
-    def __init__(self, folder: FilePath | None) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._tables: dict[str, TableSnapshot] = {}
 
@@ -56,11 +56,11 @@ class Store:
             self._tables[name] = found
         return self._tables[name]
 
-    def _file(self, condition: str, policy: str, seed: int) -> FilePath | None:
+    def _file(self, condition: str, policy: str, seed: int) -> Path | None:
         return self._folder / condition / policy / f"{seed}.json" if self._folder else None
 
 
-def _read(file: FilePath | None, kind: type[_T]) -> _T | None:
+def _read(file: Path | None, kind: type[_T]) -> _T | None:
     if file is None or not file.is_file():
         return None
     try:
@@ -69,7 +69,7 @@ def _read(file: FilePath | None, kind: type[_T]) -> _T | None:
         return None
 
 
-def _write(file: FilePath | None, value: object) -> None:
+def _write(file: Path | None, value: object) -> None:
     """All of it or nothing."""
     if file is None:
         return

@@ -7,7 +7,7 @@ ppd bench truth --prefill http://127.0.0.1:PORT --decode http://127.0.0.1:PORT -
 import argparse
 import asyncio
 import sys
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -60,7 +60,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add("--kv-bytes-per-token", type=int, default=23_040)
     add("--max-batch-tokens", type=int, default=2048)
     add("--max-model-len", type=int, default=4096)
-    add("--plot", type=FilePath, help="a PNG of predicted against measured times")
+    add("--plot", type=Path, help="a PNG of predicted against measured times")
     add("--json", action="store_true")
     return parser.parse_args(argv)
 

@@ -11,8 +11,8 @@ import msgspec
 from bench.truth_engines import Answer, Engines
 from bench.truth_profile import Measured, draw
 from ppd.core.engine import EngineConfig, Link
-from ppd.core.names import Path, Role
-from simulator.cluster import Cluster, ClusterSpec, Job, Route, WorkerSpec
+from ppd.core.names import Role, Route
+from simulator.cluster import Assignment, Cluster, ClusterSpec, Job, WorkerSpec
 from simulator.conversation import Conversation
 from simulator.fixed import FixedPaths
 from simulator.workloads import Length, Shape, generate
@@ -28,15 +28,15 @@ class Turn(msgspec.Struct, frozen=True):
 
     conversation: int
     index: int
-    path: Path
+    path: Route
     ttft_s: float
     tpot_s: float
     e2e_s: float
 
 
-def path_of(conversation: int, index: int) -> Path:
+def path_of(conversation: int, index: int) -> Route:
     """Half of the later turns stay on D, the same ones in both runs."""
-    return Path.P_D if index == 0 or (conversation + index) % 2 else Path.D_LOCAL
+    return Route.P_D if index == 0 or (conversation + index) % 2 else Route.D_LOCAL
 
 
 # --- real -----------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ async def drive(
             await asyncio.sleep(turn.think_s)
             history += draw(rng, turn.n_in)
             path = path_of(chat.id, index)
-            if path is Path.P_D:
+            if path is Route.P_D:
                 answer = await engines.handed_off(history, turn.n_out)
             else:
                 answer = await engines.stream(engines.decode, history, turn.n_out)
@@ -72,7 +72,7 @@ async def drive(
     return found, honest
 
 
-def _turn(conversation: int, index: int, path: Path, answer: Answer, n_out: int) -> Turn:
+def _turn(conversation: int, index: int, path: Route, answer: Answer, n_out: int) -> Turn:
     tpot_s = (answer.end_s - answer.first_s) / (n_out - 1)
     return Turn(conversation, index, path, answer.ttft_s, tpot_s, answer.end_s - answer.sent_s)
 
@@ -83,10 +83,10 @@ def _turn(conversation: int, index: int, path: Path, answer: Answer, n_out: int)
 class _SameRouter(FixedPaths):
     """The paths of `path_of`."""
 
-    def route(self, job: Job, cluster: Cluster) -> Route:
+    def route(self, job: Job, cluster: Cluster) -> Assignment:
         prefill, decode = cluster.workers
         path = path_of(job.conversation.id, job.index)
-        return Route(path, decode, prefill if path is Path.P_D else None)
+        return Assignment(path, decode, prefill if path is Route.P_D else None)
 
 
 def cluster_of(measured: Measured) -> ClusterSpec:

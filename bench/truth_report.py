@@ -1,12 +1,12 @@
 """Measured against predicted times of the same turns: medians by path, and a plot."""
 
-from pathlib import Path as FilePath
+from pathlib import Path
 from statistics import median
 
 import msgspec
 
 from bench.truth_load import Turn
-from ppd.core.names import Path
+from ppd.core.names import Route
 
 _WHAT = ("ttft", "tpot", "e2e")
 
@@ -26,7 +26,7 @@ class Group(msgspec.Struct, frozen=True):
 def group_of(turn: Turn) -> str:
     if turn.index == 0:
         return "first"
-    return "later, P->D" if turn.path is Path.P_D else "later, D-local"
+    return "later, P->D" if turn.path is Route.P_D else "later, D-local"
 
 
 def compare(real: list[Turn], simulated: list[Turn]) -> list[Group]:
@@ -41,7 +41,7 @@ def compare(real: list[Turn], simulated: list[Turn]) -> list[Group]:
     return found
 
 
-def plot(real: list[Turn], simulated: list[Turn], out: FilePath) -> None:
+def plot(real: list[Turn], simulated: list[Turn], out: Path) -> None:
     """Needs the extra `plots`."""
     from matplotlib.figure import Figure
 

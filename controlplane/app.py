@@ -8,33 +8,36 @@ from typing import Any
 
 from opentelemetry.trace import Tracer
 
-from controlplane import metrics, surface, tally, whole
-from controlplane.access import Access
-from controlplane.access_log import AccessLog
-from controlplane.asgi import Asgi
-from controlplane.cluster import Cluster, Patience
-from controlplane.cors import Cors
-from controlplane.door import Door
-from controlplane.engines import Engines
+from controlplane.admission.entry import Door
+from controlplane.admission.keys import Access
+from controlplane.admission.quotas import Quota, shared_memory
+from controlplane.api import surface
+from controlplane.engines.cluster import Cluster
+from controlplane.engines.links import Links
+from controlplane.engines.transfers import Transfers
+from controlplane.engines.upstream import SWEEP_S, Pool
+from controlplane.engines.worker import Patience
 from controlplane.errors import ApiError
-from controlplane.exchange import Exchange
-from controlplane.features import FeatureReader
-from controlplane.history import History
-from controlplane.ledger import Ledger
-from controlplane.links import Links
-from controlplane.quota import Quota, shared_memory
-from controlplane.recorder import Recorder
-from controlplane.route import Router
+from controlplane.http.asgi import Asgi
+from controlplane.http.cors import Cors
+from controlplane.http.exchange import Exchange
 from controlplane.settings import FrontendSettings
-from controlplane.sharing import Sharing
-from controlplane.siblings import Gauges, Siblings
-from controlplane.tables import Tables
-from controlplane.tokens import TokenCounter
-from controlplane.transfers import Transfers
-from controlplane.turn import TurnHandler
-from controlplane.upstream import SWEEP_S, Pool
-from controlplane.watches import watch_loads, watch_tables
-from controlplane.whole import WholeHandler
+from controlplane.shared.sessions import Sharing
+from controlplane.shared.siblings import Gauges, Siblings
+from controlplane.shared.tables import Tables
+from controlplane.shared.watches import watch_loads, watch_tables
+from controlplane.telemetry import counts, metrics
+from controlplane.telemetry.access_log import AccessLog
+from controlplane.telemetry.recorder import Recorder
+from controlplane.turn import whole
+from controlplane.turn.conversations import History
+from controlplane.turn.features import FeatureReader
+from controlplane.turn.handler import TurnHandler
+from controlplane.turn.ledger import Ledger
+from controlplane.turn.leg import Engines
+from controlplane.turn.route import Router
+from controlplane.turn.tokens import TokenCounter
+from controlplane.turn.whole import WholeHandler
 from ppd.core import policies
 from ppd.core.names import Role
 from ppd.core.records import KvMoved, WorkerRecord
@@ -227,7 +230,7 @@ class Frontend:
                 self._show_workers()
             gate = self.turns.gate
             self._siblings.say(Gauges(len(self.sessions), gate.running, gate.queued), now_s)
-            tally.hand_over()  # other processes may be asked for this one's
+            counts.hand_over()  # other processes may be asked for this one's
             rounds += 1
             if rounds % _GAUGE_ROUNDS:
                 continue
@@ -240,7 +243,7 @@ class Frontend:
 
     async def close(self) -> None:
         """Send what is pending, and let go of everything. Bounded."""
-        tally.hand_over()
+        counts.hand_over()
         await self.recorder.drain(2.0)
         await self._tasks.close()
         if self._access_log is not None:

@@ -2,7 +2,7 @@
 
 import ssl
 
-from controlplane.processes import Sibling, supervise
+from controlplane.processes.parent import Sibling, supervise
 from controlplane.settings import FrontendSettings
 from ppd.core import policies
 from ppd.runtime import keys, logs
@@ -44,7 +44,9 @@ def main(argv: list[str]) -> int:
         log.warning("listening on %s without --keys: whoever reaches this port may call", settings.host)
 
     def run(sibling: Sibling) -> int:
-        from controlplane.serve import run as serve  # here, since metrics of several processes need a setting
+        from controlplane.processes.serve import (
+            run as serve,  # here, since metrics of several processes need a setting
+        )
 
         return serve(settings, sibling)
 

@@ -1,6 +1,6 @@
 """The frontend's settings."""
 
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -63,14 +63,14 @@ class FrontendSettings(ServiceSettings):
     max_records: Count = Field(10_000, description="turn records kept while NATS is away")
     load_stale_s: Seconds = Field(2.0, description="a load report older than this is not trusted")
 
-    keys: FilePath | None = Field(
+    keys: Path | None = Field(
         None, description="file of API keys (`ppd key new`); without one everybody may call"
     )
     cors_origins: CommaList = Field(
         [], description="origins whose pages may call, comma-separated; * for all; empty: none"
     )
-    tls_cert: FilePath | None = Field(None, description="certificate chain (PEM); with it only TLS is spoken")
-    tls_key: FilePath | None = Field(None, description="its private key; empty: in the same file")
+    tls_cert: Path | None = Field(None, description="certificate chain (PEM); with it only TLS is spoken")
+    tls_key: Path | None = Field(None, description="its private key; empty: in the same file")
     access_log: str = Field("", description="file for a line of JSON per request; -: standard output")
     trace_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
         1.0,

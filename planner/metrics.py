@@ -5,7 +5,7 @@ from prometheus_client import Counter, Gauge
 from ppd.core.learning.learner import Learned
 from ppd.core.learning.publication import mean_pause_ms
 from ppd.core.learning.survival import distrusted
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.records import TableSnapshot
 from ppd.core.score import slo_classes
 from ppd.core.table import Table
@@ -34,7 +34,7 @@ def show_table(key: str, snapshot: TableSnapshot) -> None:
     table = Table(snapshot)
     EXPLORE_SHARE.labels(key).set(snapshot.explore_share)
     for name, weights in slo_classes(snapshot).items():
-        local = sum(v.path is Path.D_LOCAL for v in table.verdicts(weights.ttft, weights.tpot))
+        local = sum(v.path is Route.D_LOCAL for v in table.verdicts(weights.ttft, weights.tpot))
         LOCAL_CELLS.labels(key, name).set(local)
 
 

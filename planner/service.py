@@ -12,8 +12,8 @@ import nats.errors
 
 from planner.api import Api, Handler, NotLeadingError
 from planner.http import Http
-from planner.marks import Marks
 from planner.metrics import LEADER
+from planner.newest_versions import NewestVersions
 from planner.operations import Operations
 from planner.placements import Wanted
 from planner.report import describe_learner, describe_table
@@ -43,8 +43,8 @@ class Planner:
         self._election = Election(self._etcd, settings.namespace, self.planner_id, logger=logger)
         self._wanted = Wanted(settings.settle_s)
         self._watch = WorkerWatch(self._etcd, settings.namespace, self._see_workers, logger)
-        marks = Marks(self._etcd, settings.namespace, logger)
-        self._tables = Tables(self._bus, marks, settings.namespace, logger)
+        newest = NewestVersions(self._etcd, settings.namespace, logger)
+        self._tables = Tables(self._bus, newest, settings.namespace, logger)
         self._api = Api(settings.namespace, self.planner_id, logger)
         self._http = Http(self._missing)
         self._term: Term | None = None

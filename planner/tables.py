@@ -9,8 +9,8 @@ import msgspec
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError
 from nats.js.kv import KeyValue
 
-from planner.marks import Marks
 from planner.metrics import TABLE_VERSION, TABLES_REFUSED, show_table
+from planner.newest_versions import NewestVersions
 from ppd.core.names import TABLE_BUCKET, TABLE_HISTORY, stream_name, table_key
 from ppd.core.records import BadRecordError, TableSnapshot, decode, encode
 from ppd.core.table import Table, TableError
@@ -50,9 +50,9 @@ class Tables:
     known ones outlive the bucket: `repair` writes them back after it was lost or spoilt.
     """
 
-    def __init__(self, bus: Bus, marks: Marks, namespace: str, logger: logging.Logger) -> None:
+    def __init__(self, bus: Bus, newest: NewestVersions, namespace: str, logger: logging.Logger) -> None:
         self._bus = bus
-        self._marks = marks
+        self._newest = newest
         self._bucket = stream_name(TABLE_BUCKET, namespace)
         self._log = logger
         self._kv: KeyValue | None = None
@@ -131,7 +131,7 @@ class Tables:
                 return None
             stamped = msgspec.structs.replace(
                 snapshot,
-                version=await self._marks.newest(key) + 1,
+                version=await self._newest.newest(key) + 1,
                 created_unix_s=time.time(),
                 explore_share=explore_share,
             )
@@ -155,7 +155,7 @@ class Tables:
     async def _write(self, key: str, snapshot: TableSnapshot) -> None:
         data = encode(snapshot)
         check(data, key)
-        await self._marks.rise(key, snapshot.version)
+        await self._newest.rise(key, snapshot.version)
         try:
             revision = self._revisions.get(key)
             written = await (

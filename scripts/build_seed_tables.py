@@ -13,10 +13,10 @@ and a point of few requests, whose p99 is its maximum, gets too small a one; `n`
 import argparse
 import csv
 import sys
-from pathlib import Path as FilePath
+from pathlib import Path
 
 from ppd.core import cells, seeds
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.records import CellRecord, Estimate, PathEstimate, TableSnapshot
 from ppd.core.seeds import sweep
 from ppd.core.seeds.sweep import Point
@@ -33,10 +33,10 @@ COLUMNS = (
     "tokens_per_s",
     "success_pct",
 )
-OUT = FilePath(seeds.__file__).parent
+OUT = Path(seeds.__file__).parent
 
 
-def read_csv(path: FilePath) -> list[Point]:
+def read_csv(path: Path) -> list[Point]:
     with path.open(newline="") as file:
         return [
             Point(
@@ -54,7 +54,7 @@ def build(placement: str, points: dict[sweep.Key, Point]) -> tuple[TableSnapshot
     """The seed table of one placement, and the points that were left out, each with its cause."""
     listed: list[CellRecord] = []
     left_out: list[str] = []
-    by_path = dict(zip((Path.P_D, Path.D_LOCAL), SOURCES[placement], strict=True))
+    by_path = dict(zip((Route.P_D, Route.D_LOCAL), SOURCES[placement], strict=True))
     for cell in cells.CELLS:
         if cell.context is cells.Context.HUGE:  # not in the sweep
             continue
@@ -92,8 +92,8 @@ def _normal(mean: float, p50: float, p99: float, n: int) -> Estimate:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build the shipped seed tables.")
-    parser.add_argument("--csv", type=FilePath, help="the released sweep; without it the shipped one is used")
-    parser.add_argument("--out", type=FilePath, default=OUT, help="where the files go")
+    parser.add_argument("--csv", type=Path, help="the released sweep; without it the shipped one is used")
+    parser.add_argument("--out", type=Path, default=OUT, help="where the files go")
     args = parser.parse_args(argv)
     if args.csv:
         (args.out / sweep.FILE).write_bytes(sweep.encode(read_csv(args.csv)))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ppd.core.engine import Engine, EngineConfig, Event, EventKind, Link, Port, Request, RequestTooLargeError
 from ppd.core.hardware import HardwareProfile
-from ppd.core.names import Path, Reason, Role
+from ppd.core.names import Reason, Role, Route
 from simulator.conversation import Conversation
 
 
@@ -50,10 +50,10 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class Assignment:
     """Where a turn goes. `prefill` is None where one worker does it all."""
 
-    path: Path
+    path: Route
     worker: Worker
     prefill: Worker | None = None
     reason: Reason = Reason.POLICY
@@ -72,7 +72,7 @@ class Job:
     n_in: int
     n_out: int
     sent_s: float = 0.0
-    route: Route | None = None
+    route: Assignment | None = None
     first_s: float = 0.0
     end_s: float = 0.0
     kv_bytes: int = 0
@@ -102,7 +102,7 @@ class Job:
 
 
 class Router(Protocol):
-    def route(self, job: Job, cluster: "Cluster") -> Route: ...
+    def route(self, job: Job, cluster: "Cluster") -> Assignment: ...
     def prefilled(self, job: Job) -> None: ...
     def moved(self, job: Job) -> None:
         """What P computed is on D, or never will be."""

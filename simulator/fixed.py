@@ -2,8 +2,8 @@
 
 from math import inf
 
-from ppd.core.names import Path, Role
-from simulator.cluster import Cluster, Job, Route, Worker
+from ppd.core.names import Role, Route
+from simulator.cluster import Assignment, Cluster, Job, Worker
 
 
 class FixedPaths:
@@ -36,17 +36,17 @@ class FixedRouter(FixedPaths):
         self._next = 0
         self._next_prefill = 0
 
-    def route(self, job: Job, cluster: Cluster) -> Route:
+    def route(self, job: Job, cluster: Cluster) -> Assignment:
         home = self._home.get(job.conversation.id)
         if home is None:
             home = self._home[job.conversation.id] = self._new_home(cluster)
         if home.role is Role.REPLICA:
-            return Route(Path.REPLICA, home)
+            return Assignment(Route.REPLICA, home)
         if job.index > 0 and home.name in self._local:
-            return Route(Path.D_LOCAL, home)
+            return Assignment(Route.D_LOCAL, home)
         prefills = cluster.of(Role.PREFILL)
         self._next_prefill += 1
-        return Route(Path.P_D, home, prefills[self._next_prefill % len(prefills)])
+        return Assignment(Route.P_D, home, prefills[self._next_prefill % len(prefills)])
 
     def _new_home(self, cluster: Cluster) -> Worker:
         homes = cluster.of(Role.DECODE) + cluster.of(Role.REPLICA)

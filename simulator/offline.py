@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean, pstdev
 
 from ppd.core.cells import SHAPES, Context, Ratio
-from ppd.core.names import Path, Provenance, Role
+from ppd.core.names import Provenance, Role, Route
 from ppd.core.records import CellRecord, Estimate, PathEstimate, TableSnapshot
 from simulator.arrivals import poisson
 from simulator.cluster import Cluster, ClusterSpec, Job
@@ -36,7 +36,7 @@ def measure(
     for i, (context, ratio, qps) in enumerate(wanted):
         paths = {
             path.value: estimate
-            for path in (Path.P_D, Path.D_LOCAL)
+            for path in (Route.P_D, Route.D_LOCAL)
             if (estimate := _measure(spec, path, context, ratio, qps, seed)) is not None
         }
         if paths:
@@ -48,13 +48,13 @@ def measure(
 
 
 def _measure(
-    spec: ClusterSpec, path: Path, context: Context, ratio: Ratio, qps: float, seed: int
+    spec: ClusterSpec, path: Route, context: Context, ratio: Ratio, qps: float, seed: int
 ) -> PathEstimate | None:
     rng = random.Random(f"{seed} {context} {ratio} {qps}")
     turns = (FIRST[context], TurnSpec(*SHAPES[ratio]))
     starts = list(poisson(rng, qps, _POINT_S)) or [0.0]
     chats = [Conversation(i, at_s, turns) for i, at_s in enumerate(starts)]
-    local = frozenset(w.name for w in spec.workers if w.role is Role.DECODE and path is Path.D_LOCAL)
+    local = frozenset(w.name for w in spec.workers if w.role is Role.DECODE and path is Route.D_LOCAL)
     jobs = Cluster(replace(spec, client_limit=0), FixedRouter(local)).run(chats)
     second = [j for j in jobs if j.index == 1 and not j.failed]
     if len(second) < len(chats) or fmean(j.ttft_s for j in second) > _WORST_S:

@@ -10,8 +10,8 @@ nine, and where an answer happens to have the marker in it that the proxy looks 
 
 import random
 
-from ppd.core.names import Path, Role
-from simulator.cluster import Cluster, Job, Route, Worker
+from ppd.core.names import Role, Route
+from simulator.cluster import Assignment, Cluster, Job, Worker
 from simulator.fixed import FixedPaths
 
 
@@ -27,17 +27,17 @@ class ReleasedRouter(FixedPaths):
         self._rng = random.Random(seed)
         self._homes: dict[int, tuple[Worker, Worker | None]] = {}
 
-    def route(self, job: Job, cluster: Cluster) -> Route:
+    def route(self, job: Job, cluster: Cluster) -> Assignment:
         known = self._homes.get(job.conversation.id)
         if known is None or self._rng.random() < self._lost:
             home, prefill = self._homes[job.conversation.id] = self._place(cluster)
-            return Route(Path.REPLICA if prefill is None else Path.P_D, home, prefill)
+            return Assignment(Route.REPLICA if prefill is None else Route.P_D, home, prefill)
         home, prefill = known
         if prefill is None:
-            return Route(Path.REPLICA, home)
+            return Assignment(Route.REPLICA, home)
         if home.name in self._local:
-            return Route(Path.D_LOCAL, home)
-        return Route(Path.P_D, home, prefill)
+            return Assignment(Route.D_LOCAL, home)
+        return Assignment(Route.P_D, home, prefill)
 
     def _place(self, cluster: Cluster) -> tuple[Worker, Worker | None]:
         """Where a conversation goes that is new to the proxy."""

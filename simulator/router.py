@@ -9,12 +9,12 @@ from ppd.core import place
 from ppd.core.decision import Decision, Policy, Turn, View, Weights, WorkerView
 from ppd.core.identity import Candidate
 from ppd.core.learning.link import UNKNOWN, LinkCost, PairLinks
-from ppd.core.names import Outcome, Path, Reason, Role
+from ppd.core.names import Outcome, Reason, Role, Route
 from ppd.core.predict import OutputPredictor, RateWindow, session_mean
 from ppd.core.records import TurnRecord
 from ppd.core.sessions import Mark, Session, SessionStore
 from ppd.core.table import Table
-from simulator.cluster import Cluster, Job, Route, Worker
+from simulator.cluster import Assignment, Cluster, Job, Worker
 from simulator.meter import Meter
 from simulator.online import Online
 
@@ -69,7 +69,7 @@ class PolicyRouter:
 
     # --- the cluster's questions -------------------------------------------------------------------
 
-    def route(self, job: Job, cluster: Cluster) -> Route:
+    def route(self, job: Job, cluster: Cluster) -> Assignment:
         now_s = cluster.now_s
         if not self._meters:
             self._meters = {w.index: Meter(w) for w in cluster.workers}
@@ -138,7 +138,7 @@ class PolicyRouter:
         if route.prefill is not None:
             session.prefill_worker = route.prefill.name
             session.p_known_tokens = job.prompt
-        session.local_streak = session.local_streak + 1 if route.path is Path.D_LOCAL else 0
+        session.local_streak = session.local_streak + 1 if route.path is Route.D_LOCAL else 0
         session.last_path = route.path
         session.n_out_mean_tokens = session_mean(session.n_out_mean_tokens, job.n_out)
         self._outputs.observe(_MODEL, job.n_out)
@@ -202,18 +202,18 @@ class PolicyRouter:
         self, turn: Turn, view: View, home: Worker | None, decode: Worker | None, replica: Worker | None
     ) -> Decision:
         if replica is not None and (decode is None or home is replica):
-            return Decision(Path.REPLICA, Reason.BOUND)
+            return Decision(Route.REPLICA, Reason.BOUND)
         if replica is not None and home is None and view.replica and view.decode:
             best = place.pick_decode([view.decode, view.replica])
             if best is view.replica:
-                return Decision(Path.REPLICA, Reason.FIRST_TURN)
+                return Decision(Route.REPLICA, Reason.FIRST_TURN)
         return self.policy.decide(turn, view, self.table, self.weights)
 
     @property
     def table(self) -> Table | None:
         return self.online.table if self.online is not None else self._table
 
-    def _book(self, job: Job, route: Route, turn: Turn, decision: Decision, session: Session) -> None:
+    def _book(self, job: Job, route: Assignment, turn: Turn, decision: Decision, session: Session) -> None:
         meter = self._meters[route.worker.index]
         meter.running += 1
         queued = unsent = 0
@@ -287,12 +287,12 @@ def _without_cache(turn: Turn) -> Turn:
 
 def _route(
     decision: Decision, decode: Worker | None, replica: Worker | None, prefill: Worker | None, hold: bool
-) -> Route:
+) -> Assignment:
     path = decision.path
-    if replica is not None and (decode is None or path is Path.REPLICA):
-        return Route(Path.REPLICA, replica, None, decision.reason)
+    if replica is not None and (decode is None or path is Route.REPLICA):
+        return Assignment(Route.REPLICA, replica, None, decision.reason)
     if decode is None:
         raise RuntimeError("nobody can serve a turn")
-    if path in (Path.D_LOCAL, Path.REPLICA) or prefill is None:
-        return Route(Path.D_LOCAL, decode, None, decision.reason, hold=hold)
-    return Route(path, decode, prefill, decision.reason, pullback=path is Path.P_D_PULLBACK, hold=hold)
+    if path in (Route.D_LOCAL, Route.REPLICA) or prefill is None:
+        return Assignment(Route.D_LOCAL, decode, None, decision.reason, hold=hold)
+    return Assignment(path, decode, prefill, decision.reason, pullback=path is Route.P_D_PULLBACK, hold=hold)

@@ -1,6 +1,6 @@
 """Settings of one worker: the agent and the engine beside it."""
 
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -9,7 +9,7 @@ from pydantic_settings import CliSuppress
 from ppd.core.hardware import load_profile
 from ppd.runtime.settings import ServiceSettings
 
-OWN_OUTPUT = FilePath("-")
+OWN_OUTPUT = Path("-")
 
 
 class WorkerSettings(ServiceSettings):
@@ -50,10 +50,10 @@ class WorkerSettings(ServiceSettings):
         " it; -1: 10 on the CPU, 0 on CUDA",
     )
     attach: str = Field("", description="URL of an engine that runs already; see workers/README.md")
-    run_dir: FilePath | None = Field(
+    run_dir: Path | None = Field(
         None, description="where agent and connector meet (facts, reports); empty: a temporary folder"
     )
-    engine_log: FilePath | None = Field(
+    engine_log: Path | None = Field(
         None, description="the engine's log; empty: in the run folder; -: the agent's own output"
     )
     plain_connector_on_mismatch: bool = Field(
@@ -98,7 +98,7 @@ class WorkerSettings(ServiceSettings):
 
 def _name(model: str) -> str:
     """A hub's name as it is, as vLLM has it; of a folder its last part."""
-    is_folder = model.startswith(("/", ".", "~")) or FilePath(model).is_dir()
+    is_folder = model.startswith(("/", ".", "~")) or Path(model).is_dir()
     return model.rstrip("/").rpartition("/")[2] if is_folder else model
 
 

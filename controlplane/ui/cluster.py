@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from controlplane.cluster import Cluster, Worker
-from controlplane.tables import Tables
+from controlplane.engines.cluster import Cluster
+from controlplane.engines.worker import Worker
+from controlplane.shared.tables import Tables
 
 
 def models(cluster: Cluster, tables: Tables) -> list[dict[str, Any]]:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from controlplane.ask_planner import Planner
+from controlplane.api.planner_client import Planner
 from controlplane.errors import ApiError
-from controlplane.siblings import Gauges
+from controlplane.shared.siblings import Gauges
 from controlplane.ui import cluster, table, turns
 from controlplane.ui.guard import Guard
 from ppd.core import cells
 from ppd.core.records import TurnRecord
 
 if TYPE_CHECKING:
-    from controlplane.surface import Parts
+    from controlplane.api.surface import Parts
 
 _DECISIONS = 60
 Name = Annotated[str, Query(max_length=512)]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from ipaddress import ip_address
 
-from controlplane.access import is_admin
+from controlplane.admission.keys import is_admin
 from controlplane.errors import ApiError
 
 _LOCAL_ONLY = (

@@ -8,7 +8,7 @@ from controlplane.errors import ApiError
 from controlplane.ui import assets, data
 
 if TYPE_CHECKING:
-    from controlplane.surface import Parts
+    from controlplane.api.surface import Parts
 
 
 def mount(app: FastAPI, parts: "Parts") -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from planner.profile.figures import CellFigures, PathFigures
 from ppd.core.cells import Cell, distance
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.score import Weights
 
 DOUBT = 0.1  # by which TTFT's and TPOT's share of the score are unsure, for each doubling
@@ -48,7 +48,7 @@ class Belief(msgspec.Struct, frozen=True):
 
 def belief(measured: CellFigures) -> Belief:
     """Of a complete cell."""
-    x0, x1 = measured.paths[Path.P_D], measured.paths[Path.D_LOCAL]
+    x0, x1 = measured.paths[Route.P_D], measured.paths[Route.D_LOCAL]
     ttft, ttft_var = _change(x0, x1, "ttft")
     tpot, tpot_var = _change(x0, x1, "tpot")
     return Belief(-ttft, tpot, ttft_var, tpot_var)

@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 
 from planner.profile.records import ProfileError
-from ppd.core.names import H_REASON, H_ROUTE, H_SESSION, Path
+from ppd.core.names import H_REASON, H_ROUTE, H_SESSION, Route
 
 H_FORCE = "x-ppd-force-route"
 H_ADMIN = "x-ppd-admin-key"
@@ -81,7 +81,7 @@ class Frontend:
         n_out: int,
         session: str,
         deadline_s: float,
-        path: Path | None = None,
+        path: Route | None = None,
     ) -> Answer:
         """One streamed turn of exactly `n_out` tokens. Raises TurnError, also after the deadline."""
         body = {

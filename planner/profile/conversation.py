@@ -7,11 +7,11 @@ from planner.profile.client import Answer, Frontend, TurnError
 from planner.profile.records import Sample
 from planner.profile.words import Words
 from ppd.core.cells import CONTEXT_TOKENS, SHAPES, Cell
-from ppd.core.names import Path
+from ppd.core.names import Route
 
 
 async def hold(
-    frontend: Frontend, words: Words, cell: Cell, path: Path, turns: int, deadline_s: float
+    frontend: Frontend, words: Words, cell: Cell, path: Route, turns: int, deadline_s: float
 ) -> list[Sample]:
     """The samples of turns 2 to `turns`; the one that failed is the last. Never raises TurnError."""
     began_s = time.monotonic()
@@ -37,7 +37,7 @@ async def hold(
     return samples
 
 
-def _sample(turn: int, n_ctx: int, answer: Answer, path: Path, conversation_s: float) -> Sample:
+def _sample(turn: int, n_ctx: int, answer: Answer, path: Route, conversation_s: float) -> Sample:
     """A turn that went another way than asked measured another path."""
     return Sample(
         turn=turn,

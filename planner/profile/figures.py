@@ -11,9 +11,9 @@ from planner.profile.capacity import Shape
 from planner.profile.records import Flag, Point, Sample
 from ppd.core import cells
 from ppd.core.cells import Cell
-from ppd.core.names import Path
+from ppd.core.names import Route
 
-BASE = (Path.P_D, Path.D_LOCAL)
+BASE = (Route.P_D, Route.D_LOCAL)
 # Turns of one point share its load, so that their spread says little of what another run would give.
 _RUN_TO_RUN = 0.03  # of the mean, for one point
 TRIES = 2  # of a flagged point
@@ -42,12 +42,12 @@ class PathFigures(msgspec.Struct, frozen=True):
     saturated: bool
 
 
-_Measured = dict[Path, list[tuple[Point, list[Sample]]]]
+_Measured = dict[Route, list[tuple[Point, list[Sample]]]]
 
 
 class CellFigures(msgspec.Struct, frozen=True):
     rate: float  # conversations a second that were offered
-    paths: dict[Path, PathFigures]
+    paths: dict[Route, PathFigures]
 
     @property
     def complete(self) -> bool:

@@ -1,7 +1,7 @@
 """The points of one profile on disk: one line of JSON each, appended and synced, never rewritten."""
 
 import os
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import msgspec
 
@@ -13,7 +13,7 @@ _decoder = msgspec.json.Decoder(Line)
 class Journal:
     """Opened anew or continued. A last line that was cut off by a crash is dropped."""
 
-    def __init__(self, path: FilePath) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         self.head: Head | None = None
         self.speeds: Speeds | None = None

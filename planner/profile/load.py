@@ -10,7 +10,7 @@ from planner.profile.client import Frontend
 from planner.profile.conversation import hold
 from planner.profile.records import Flag, Point, Sample
 from planner.profile.words import Words
-from ppd.core.names import Path
+from ppd.core.names import Route
 
 _USABLE = 0.9  # of the turns
 _GROWTH = 2.0
@@ -18,7 +18,7 @@ _LEAST_FOR_GROWTH = 6  # conversations
 
 
 async def measure(
-    frontend: Frontend, words: Words, plan: Plan, path: Path, turns: int, rng: random.Random
+    frontend: Frontend, words: Words, plan: Plan, path: Route, turns: int, rng: random.Random
 ) -> Point:
     """Ends when the last conversation has; those of the lead are held and not counted."""
     began_s = time.monotonic()

@@ -7,7 +7,7 @@ from planner.profile.figures import BASE
 from planner.profile.records import ProfileError
 from planner.profile.words import Words
 from ppd.core.cells import CONTEXT_TOKENS, SHAPES, Cell
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.placement import parse_placement
 
 # A conversation that D mostly wrote itself: only from there can P have its KV.
@@ -47,17 +47,17 @@ async def pulls_back(frontend: Frontend, words: Words) -> str:
     """Why pull-back cannot be measured; empty if it can. A long answer is asked for only where it matters."""
     for answered in (_SHORT_TOKENS, _ANSWERED_TOKENS):
         try:
-            answer = await _second_turn(frontend, words, answered, Path.P_D_PULLBACK)
+            answer = await _second_turn(frontend, words, answered, Route.P_D_PULLBACK)
         except TurnError as error:
             return str(error)
-        if answer.route != Path.P_D_PULLBACK:
+        if answer.route != Route.P_D_PULLBACK:
             return f"went {answer.route} ({answer.reason})"
     if 0 <= answer.cached_tokens < _PULLED * _ANSWERED_TOKENS:
         return f"P held only {answer.cached_tokens} tokens after it"
     return ""
 
 
-async def _second_turn(frontend: Frontend, words: Words, answered: int, path: Path) -> Answer:
+async def _second_turn(frontend: Frontend, words: Words, answered: int, path: Route) -> Answer:
     """Of a conversation whose first answer had so many tokens. Raises TurnError."""
     session = secrets.token_hex(8)
     system, user = words.opening(_ASKED_TOKENS)

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from ppd.core.names import Path
+from ppd.core.names import Route
 
 
 class ProfileError(RuntimeError):
@@ -59,7 +59,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, tag="point"):
     """One cell on one path, measured once."""
 
     cell: str
-    path: Path
+    path: Route
     rate: float  # conversations a second that were offered; the cell's level stands for it
     samples: tuple[Sample, ...]
     seconds: float

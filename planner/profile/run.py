@@ -23,7 +23,7 @@ from planner.profile.journal import Journal
 from planner.profile.records import Point, ProfileError
 from planner.profile.words import Words
 from ppd.core.cells import CELLS, Cell
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.score import Weights
 
 _DEAD = 3  # points in a row of which no turn came through
@@ -123,8 +123,8 @@ class Run:
         return self._whole_s if budget_s is None else budget_s - self._spent_s
 
     @property
-    def _paths(self) -> tuple[Path, ...]:
-        return BASE if self.without_pullback else (*BASE, Path.P_D_PULLBACK)
+    def _paths(self) -> tuple[Route, ...]:
+        return BASE if self.without_pullback else (*BASE, Route.P_D_PULLBACK)
 
     def _next(self) -> Plan | None:
         found = figures(self._journal.points)

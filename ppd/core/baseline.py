@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ppd.core.cells import CONTEXT_TOKENS, SHAPES, Cell, Context, Ratio
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.placement import PlacementError, parse_placement
 from ppd.core.records import CellRecord
 
@@ -36,7 +36,7 @@ def baselines(measured: Mapping[Cell, CellRecord], placement: str) -> dict[Cell,
     idle: dict[tuple[Context, Ratio], tuple[float, float]] = {}
     for cell, record in measured.items():
         shape = cell.context, cell.ratio
-        p_d, d_local = _ttft(record, Path.P_D), _ttft(record, Path.D_LOCAL)
+        p_d, d_local = _ttft(record, Route.P_D), _ttft(record, Route.D_LOCAL)
         known = idle.get(shape, (p_d, d_local))
         idle[shape] = min(known[0], p_d), min(known[1], d_local)
     decodes = _decodes(placement)
@@ -54,7 +54,9 @@ def interference(measured: Mapping[Cell, CellRecord], found: Mapping[Cell, Basel
 
     The shipped tables give 0.018 to 0.027 ms, an H100's prefill of 37,000 to 55,000 tokens a second.
     """
-    rise = {cell: _tpot(record, Path.D_LOCAL) - _tpot(record, Path.P_D) for cell, record in measured.items()}
+    rise = {
+        cell: _tpot(record, Route.D_LOCAL) - _tpot(record, Route.P_D) for cell, record in measured.items()
+    }
     slope = sum(rise[cell] * b.held for cell, b in found.items()) / sum(b.held**2 for b in found.values())
     return min(max(slope, 0.0), 1e3 / prefill_speed(found))
 
@@ -72,19 +74,19 @@ def _baseline(
     return Baseline(
         p_d_idle_ms=p_d_idle,
         d_local_idle_ms=d_local_idle,
-        d_local_excess_ms=_ttft(record, Path.D_LOCAL) - d_local_idle,
+        d_local_excess_ms=_ttft(record, Route.D_LOCAL) - d_local_idle,
         p_tokens=answer + n_in,
         d_tokens=n_in,
         decoded=answer + n_out,
-        running=rate * (answer + n_out) * _tpot(record, Path.D_LOCAL) / 1e3,
+        running=rate * (answer + n_out) * _tpot(record, Route.D_LOCAL) / 1e3,
     )
 
 
-def _ttft(record: CellRecord, path: Path) -> float:
+def _ttft(record: CellRecord, path: Route) -> float:
     return record.paths[path.value].ttft_ms.mean
 
 
-def _tpot(record: CellRecord, path: Path) -> float:
+def _tpot(record: CellRecord, path: Route) -> float:
     return record.paths[path.value].tpot_ms.mean
 
 

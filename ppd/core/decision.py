@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.score import DEFAULT_SLO, Expected, Weights
 from ppd.core.table import Table
 
@@ -62,13 +62,13 @@ class View(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct, frozen=True):
     """The path, why, and the expectation per path (for header, span, metric and `explain`)."""
 
-    path: Path
+    path: Route
     reason: Reason
     score: float = 0.0  # > 0 speaks for D-local
     cell: str = ""  # the turn's own cell
     source: str = ""  # the measured cell that decided; another one where its own is empty or tied
     table_version: int = 0
-    expected: dict[Path, Expected] = {}
+    expected: dict[Route, Expected] = {}
 
 
 class Policy(Protocol):

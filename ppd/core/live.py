@@ -19,7 +19,7 @@ shape. From load reports and from what the turn really needs:
 """
 
 from ppd.core.decision import Turn, View, WorkerView
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.score import Expected
 from ppd.core.table import Row, Table
 
@@ -28,7 +28,7 @@ _LEAST_ITL_MS = 0.01  # less is no engine's: not known
 _ROOMY = 0.1  # share of D's KV memory that has to be free for a cached conversation to survive
 
 
-def correct(turn: Turn, view: View, row: Row, table: Table) -> dict[Path, Expected] | None:
+def correct(turn: Turn, view: View, row: Row, table: Table) -> dict[Route, Expected] | None:
     """What each path of `row`, a row of `table`, is expected to cost now.
 
     None where P's or D's report is missing or stale. The prefill speed of a worker that has not told its own
@@ -63,14 +63,14 @@ def correct(turn: Turn, view: View, row: Row, table: Table) -> dict[Path, Expect
     tpot_d_local = tpot_p_d + pause_ms * d.running * d_lacks / (view.n_out_mean or usual.decoded)
 
     corrected = {
-        Path.P_D: Expected(ttft_p_d, tpot_p_d),
-        Path.D_LOCAL: Expected(ttft_d_local, tpot_d_local),
+        Route.P_D: Expected(ttft_p_d, tpot_p_d),
+        Route.D_LOCAL: Expected(ttft_d_local, tpot_d_local),
     }
     if row.pullback is not None:
         # P then lacks only what is new. Its measured TTFT keeps the pull, which no queue of ours holds.
         lacks = min(p_lacks, d_lacks)
         service = _service(row.pullback.ttft_ms, usual.d_tokens, lacks, p_ms)
-        corrected[Path.P_D_PULLBACK] = Expected(max(p_wait + service, d_wait), row.pullback.tpot_ms * scale)
+        corrected[Route.P_D_PULLBACK] = Expected(max(p_wait + service, d_wait), row.pullback.tpot_ms * scale)
     return corrected
 
 

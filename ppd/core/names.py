@@ -23,7 +23,7 @@ class WorkerStatus(StrEnum):
     DRAINING = "draining"
 
 
-class Path(StrEnum):
+class Route(StrEnum):
     """How a turn travels. The value is that of the `x-ppd-route` header."""
 
     P_D = "p-d"

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ppd.core.names import Outcome, Path, Provenance, Reason, Role, WorkerStatus
+from ppd.core.names import Outcome, Provenance, Reason, Role, Route, WorkerStatus
 
 
 class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
@@ -134,7 +134,7 @@ class TurnRecord(Record):
     ended_unix_s: float
     model: str
     placement: str
-    path: Path
+    path: Route
     reason: Reason
     outcome: Outcome = Outcome.OK
     status: int = 200
@@ -197,7 +197,7 @@ class SessionRecord(Record):
     local_streak: int = 0
     n_out_mean_tokens: float = 0.0
     last_unix_s: float = 0.0
-    last_path: Path = Path.P_D
+    last_path: Route = Route.P_D
     trace: str = ""  # the last turn's W3C traceparent, to which the next one links
     v: int = 1
 

@@ -17,7 +17,7 @@ from statistics import fmean
 import msgspec
 
 from ppd.core import seeds
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.seeds import sweep
 from ppd.core.seeds.sweep import Key, Point
 from ppd.core.table import Table
@@ -130,7 +130,7 @@ def _winners(points: Mapping[Key, Point]) -> tuple[Grid, float]:
 def _local_cells(placement: str) -> LocalCells:
     verdicts = Table(seeds.load(seeds.name(placement))).verdicts(1.0, 1.0)
     measured = [v for v in verdicts if v.row.exact]
-    return LocalCells(sum(v.path is Path.D_LOCAL for v in measured), len(measured))
+    return LocalCells(sum(v.path is Route.D_LOCAL for v in measured), len(measured))
 
 
 def render(report: PaperReport) -> str:

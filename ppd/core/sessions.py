@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ppd.core.identity import Candidate
-from ppd.core.names import Path
+from ppd.core.names import Route
 
 MARKS_KEPT = 4  # boundaries by which a session can be found: this bounds its memory
 
@@ -58,7 +58,7 @@ class Session:
         self.p_known_tokens = 0  # of this conversation, what its P computed last
         self.local_streak = 0
         self.n_out_mean_tokens = 0.0
-        self.last_path = Path.P_D
+        self.last_path = Route.P_D
         self.last_s = 0.0
         self.pullback: Pullback | None = None
         self.trace = ""  # the `traceparent` of its last turn, where that was traced

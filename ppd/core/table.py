@@ -13,7 +13,7 @@ from ppd.core import cells, score
 from ppd.core.baseline import Baseline, baselines, interference, prefill_speed
 from ppd.core.cells import Cell
 from ppd.core.learning.link import LinkCost
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.records import CellRecord, Estimate, TableSnapshot
 from ppd.core.score import Expected
 
@@ -33,7 +33,7 @@ class Row(msgspec.Struct, frozen=True):
     text: str  # `str(source)`
     exact: bool  # it is the cell that was asked for
     record: CellRecord
-    expected: dict[Path, Expected]  # P_D and D_LOCAL always, P_D_PULLBACK where measured
+    expected: dict[Route, Expected]  # P_D and D_LOCAL always, P_D_PULLBACK where measured
     p_d: Expected
     d_local: Expected
     pullback: Expected | None
@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True):
     """One cell's verdict under one pair of weights."""
 
-    path: Path
+    path: Route
     score: float  # D-local's, > 0 speaks for it
     cell: str  # the cell that was asked for
     row: Row  # the row that decided; not exact where the cell was empty or tied
@@ -97,7 +97,7 @@ def _judge(rows: list[Row], w_ttft: float, w_tpot: float) -> list[Verdict]:
         if abs(s) <= _TIE and decided:
             row, s = min(decided, key=lambda each: cells.distance(cell, each[0].source))
             row = msgspec.structs.replace(row, exact=False)
-        verdicts.append(Verdict(Path.D_LOCAL if s > 0 else Path.P_D, s, str(cell), row))
+        verdicts.append(Verdict(Route.D_LOCAL if s > 0 else Route.P_D, s, str(cell), row))
     return verdicts
 
 
@@ -111,7 +111,7 @@ def _measured(snapshot: TableSnapshot) -> dict[Cell, CellRecord]:
         if cell in seen:
             raise TableError(f"cell {cell} appears twice")
         seen.add(cell)
-        if Path.P_D in record.paths and Path.D_LOCAL in record.paths:
+        if Route.P_D in record.paths and Route.D_LOCAL in record.paths:
             measured[cell] = record
     if not measured:
         raise TableError("no cell was measured on both paths")
@@ -133,7 +133,7 @@ def _nearest(measured: tuple[Cell, ...]) -> list[Cell]:
 
 def _row(source: Cell, record: CellRecord, baseline: Baseline) -> Row:
     expected = {
-        Path(path): Expected(e.ttft_ms.mean, e.tpot_ms.mean) for path, e in sorted(record.paths.items())
+        Route(path): Expected(e.ttft_ms.mean, e.tpot_ms.mean) for path, e in sorted(record.paths.items())
     }
     return Row(
         source,
@@ -141,9 +141,9 @@ def _row(source: Cell, record: CellRecord, baseline: Baseline) -> Row:
         True,
         record,
         expected,
-        expected[Path.P_D],
-        expected[Path.D_LOCAL],
-        expected.get(Path.P_D_PULLBACK),
+        expected[Route.P_D],
+        expected[Route.D_LOCAL],
+        expected.get(Route.P_D_PULLBACK),
         baseline,
     )
 
@@ -174,7 +174,7 @@ def _check_cell(record: CellRecord) -> Cell:
         raise TableError(f"no such cell: {error}") from error
     if not (isfinite(record.measured_qps) and record.measured_qps >= 0):
         raise TableError(f"cell {cell}: measured at a rate of {record.measured_qps}")
-    known = {Path.P_D.value, Path.D_LOCAL.value, Path.P_D_PULLBACK.value}
+    known = {Route.P_D.value, Route.D_LOCAL.value, Route.P_D_PULLBACK.value}
     if not record.paths:
         raise TableError(f"cell {cell} has no figures")
     for path, estimate in record.paths.items():

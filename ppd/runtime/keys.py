@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -74,7 +74,7 @@ def digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def read(path: FilePath) -> Keys:
+def read(path: Path) -> Keys:
     """Raises KeyFileError."""
     try:
         return Keys(msgspec.json.decode(path.read_bytes(), type=_File).keys)
@@ -85,7 +85,7 @@ def read(path: FilePath) -> Keys:
 
 
 @contextlib.contextmanager
-def editing(path: FilePath) -> Iterator[list[ApiKey]]:
+def editing(path: Path) -> Iterator[list[ApiKey]]:
     """The file's keys, to be changed in place; written back at the end, whole or not at all.
 
     A file that does not exist is made, readable by its owner alone. Raises KeyFileError.
@@ -105,7 +105,7 @@ def editing(path: FilePath) -> Iterator[list[ApiKey]]:
             os.close(folder)
 
 
-def _write(path: FilePath, keys: list[ApiKey]) -> None:
+def _write(path: Path, keys: list[ApiKey]) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

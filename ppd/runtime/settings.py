@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tomllib
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, ValidationError
@@ -93,9 +93,7 @@ class CommandSettings(BaseSettings):
         extra="ignore",
     )
 
-    config: FilePath | None = Field(
-        None, description="TOML file with settings (the flags' names, with _ for -)"
-    )
+    config: Path | None = Field(None, description="TOML file with settings (the flags' names, with _ for -)")
 
     @classmethod
     def settings_customise_sources(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.profile.journal import Journal
-from ppd.core.names import Path as Route
+from ppd.core.names import Route
 from ppd.core.records import TableSnapshot, decode
 from tests.e2e.local_stack import LocalStack, eventually
 

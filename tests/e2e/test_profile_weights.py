@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from ppd.core.names import Path as Route
+from ppd.core.names import Route
 from ppd.core.records import CellRecord, TableSnapshot
 from tests.e2e.cell_traffic import Traffic
 from tests.e2e.local_stack import LocalStack, eventually

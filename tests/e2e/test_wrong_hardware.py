@@ -13,7 +13,7 @@ from ppd.core.cells import CELLS, CONTEXT_TOKENS, SHAPES, Cell
 from ppd.core.learning.publication import MAX_EXPLORE
 from ppd.core.learning.ratios import Belief
 from ppd.core.learning.verdicts import MARGIN, SIGMAS, Cost, score_error
-from ppd.core.names import Path as Route
+from ppd.core.names import Route
 from ppd.core.records import CellRecord, Estimate, TableSnapshot, decode
 from ppd.core.score import SLO_CLASSES, Expected, Weights, delta_tpot, delta_ttft, score
 from ppd.core.table import Table

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import nats.errors
 
-from ppd.core.names import Path as Route
-from ppd.core.names import Reason, Role, WorkerStatus, planner_subject, turns_subject, worker_key
+from ppd.core.names import Reason, Role, Route, WorkerStatus, planner_subject, turns_subject, worker_key
 from ppd.core.records import TurnRecord, WorkerRecord, encode
 from ppd.runtime.bus import Bus
 from ppd.runtime.etcd import Etcd

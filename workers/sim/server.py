@@ -20,12 +20,12 @@ from ppd.core.names import Role
 from ppd.runtime import open_files
 from workers.facts import ConnectorFacts, write_facts
 from workers.sim import metrics, shapes, text
-from workers.sim.asked import Asked, BadRequestError, Body, ask, parse_body, prompts_of
 from workers.sim.driver import Driver, Stream
 from workers.sim.faults import Faults, changed
 from workers.sim.handoff import Handoff, KvParams
 from workers.sim.moves import Moves
 from workers.sim.peers import READ_PATH, Peers, readable
+from workers.sim.request import BadRequestError, Body, ParsedRequest, ask, parse_body, prompts_of
 from workers.sim.settings import SimSettings, parse
 from workers.sim.writer import StreamWriter
 
@@ -90,10 +90,10 @@ class SimServer:
             body = parse_body(await http.read())
             kv = body.kv_transfer_params
             self._check_model(body)
-            asked = ask(body, chat, self.max_model_len, self.settings.mean_output_tokens)
+            parsed = ask(body, chat, self.max_model_len, self.settings.mean_output_tokens)
             base = http.headers.get("x-request-id") or secrets.token_hex(16)
             request_id = f"{'chatcmpl' if chat else 'cmpl'}-{base}"
-            return await self._serve(http, asked, request_id)
+            return await self._serve(http, parsed, request_id)
         except (BadRequestError, RequestTooLargeError) as error:
             self._refuse_kv(kv)
             status = error.status if isinstance(error, BadRequestError) else 400
@@ -114,16 +114,16 @@ class SimServer:
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
-    async def _serve(self, http: web.Request, asked: Asked, request_id: str) -> web.StreamResponse:
+    async def _serve(self, http: web.Request, parsed: ParsedRequest, request_id: str) -> web.StreamResponse:
         created = int(time.time())
-        self.handoff.begins(asked.body.kv_transfer_params, request_id)
+        self.handoff.begins(parsed.body.kv_transfer_params, request_id)
         response: web.StreamResponse | None = None
         writer: StreamWriter | None = None
-        if asked.body.stream:
+        if parsed.body.stream:
             response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
             response.enable_chunked_encoding()
-            writer = StreamWriter(http, asked, request_id, created, self.faults)
-        streams = [self._stream(asked, i, request_id, writer) for i in range(len(asked.answers))]
+            writer = StreamWriter(http, parsed, request_id, created, self.faults)
+        streams = [self._stream(parsed, i, request_id, writer) for i in range(len(parsed.answers))]
         started: list[Stream] = []
         try:
             for stream in streams:
@@ -139,8 +139,8 @@ class SimServer:
             for stream in started:
                 if not stream.ended.is_set():
                     self.driver.abort(stream.request.request_id)
-        counts = self._usage(asked, streams)
-        kv, first = asked.body.kv_transfer_params, streams[0].request
+        counts = self._usage(parsed, streams)
+        kv, first = parsed.body.kv_transfer_params, streams[0].request
         left = self.handoff.params(first, kv) if kv and first.lease else None
         if kv and left and self.settings.role is Role.DECODE:
             self.moves.hold(kv, left)
@@ -148,12 +148,14 @@ class SimServer:
             writer.close(counts)
             await response.write_eof()
             return response
-        body = shapes.whole(asked, request_id, created, counts, left)
+        body = shapes.whole(parsed, request_id, created, counts, left)
         return web.Response(body=body, content_type="application/json")
 
-    def _stream(self, asked: Asked, index: int, request_id: str, writer: StreamWriter | None) -> Stream:
-        answer = asked.answers[index]
-        kv = asked.body.kv_transfer_params
+    def _stream(
+        self, parsed: ParsedRequest, index: int, request_id: str, writer: StreamWriter | None
+    ) -> Stream:
+        answer = parsed.answers[index]
+        kv = parsed.body.kv_transfer_params
         whole = answer.prompt + "".join(answer.tokens)
         request = Request(
             request_id if index == 0 else f"{request_id}-{index}",
@@ -176,9 +178,9 @@ class SimServer:
 
         return Stream(request, push, pull)
 
-    def _usage(self, asked: Asked, streams: list[Stream]) -> dict[str, Any]:
-        prompt = sum(text.count(p) for p in asked.prompts)
-        completion = sum(len(a.tokens) for a in asked.answers)
+    def _usage(self, parsed: ParsedRequest, streams: list[Stream]) -> dict[str, Any]:
+        prompt = sum(text.count(p) for p in parsed.prompts)
+        completion = sum(len(a.tokens) for a in parsed.answers)
         first = streams[0].request
         return shapes.usage(prompt, completion, max(first.cached_tokens, 0) + first.pulled_tokens)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from workers.sim.asked import Answer, Asked
+from workers.sim.request import Answer, ParsedRequest
 
 encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
@@ -24,16 +24,16 @@ def error(message: str, status: int, kind: str = "BadRequestError") -> dict[str,
 
 
 def whole(
-    asked: Asked, request_id: str, created: int, counts: dict[str, Any], kv: dict[str, Any] | None
+    parsed: ParsedRequest, request_id: str, created: int, counts: dict[str, Any], kv: dict[str, Any] | None
 ) -> bytes:
     """The answer to a request that was not streamed."""
-    choices = [_choice(asked, answer) for answer in asked.answers]
+    choices = [_choice(parsed, answer) for answer in parsed.answers]
     return encode(
         {
             "id": request_id,
-            "object": "chat.completion" if asked.chat else "text_completion",
+            "object": "chat.completion" if parsed.chat else "text_completion",
             "created": created,
-            "model": asked.body.model,
+            "model": parsed.body.model,
             "choices": choices,
             "usage": counts,
             "kv_transfer_params": kv,
@@ -41,14 +41,14 @@ def whole(
     )
 
 
-def _choice(asked: Asked, answer: Answer) -> dict[str, Any]:
+def _choice(parsed: ParsedRequest, answer: Answer) -> dict[str, Any]:
     content = "".join(answer.tokens)
     choice: dict[str, Any] = {"index": answer.index, "finish_reason": answer.finish, "stop_reason": None}
-    if asked.chat:
+    if parsed.chat:
         choice["message"] = {"role": "assistant", "content": content, "tool_calls": []}
     else:
         choice["text"] = content
-    choice["logprobs"] = _logprobs(answer.tokens, asked.chat) if asked.body.logprobs else None
+    choice["logprobs"] = _logprobs(answer.tokens, parsed.chat) if parsed.body.logprobs else None
     return choice
 
 
@@ -66,20 +66,20 @@ def _logprobs(tokens: list[str], chat: bool) -> dict[str, Any]:
 class Frames:
     """The server-sent events of one choice; what is the same in each is encoded once."""
 
-    def __init__(self, asked: Asked, answer: Answer, request_id: str, created: int) -> None:
-        kind = "chat.completion.chunk" if asked.chat else "text_completion"
+    def __init__(self, parsed: ParsedRequest, answer: Answer, request_id: str, created: int) -> None:
+        kind = "chat.completion.chunk" if parsed.chat else "text_completion"
         self._head: dict[str, Any] = {
             "id": request_id,
             "object": kind,
             "created": created,
-            "model": asked.body.model,
+            "model": parsed.body.model,
         }
         self._answer = answer
-        self._chat = asked.chat
-        self._logprobs = bool(asked.body.logprobs)
+        self._chat = parsed.chat
+        self._logprobs = bool(parsed.body.logprobs)
         body = b"data: " + encode(self._head)[:-1]
         start = b',"choices":[{"index":%d,' % answer.index
-        if asked.chat:
+        if parsed.chat:
             self._before, self._after = body + start + b'"delta":{"content":', b'},"logprobs":'
         else:
             self._before, self._after = body + start + b'"text":', b',"logprobs":'

@@ -5,8 +5,8 @@ from typing import Any
 from aiohttp import web
 
 from workers.sim import shapes
-from workers.sim.asked import Asked
 from workers.sim.faults import Faults
+from workers.sim.request import ParsedRequest
 
 
 class StreamWriter:
@@ -16,12 +16,12 @@ class StreamWriter:
     """
 
     def __init__(
-        self, http: web.Request, asked: Asked, request_id: str, created: int, faults: Faults
+        self, http: web.Request, parsed: ParsedRequest, request_id: str, created: int, faults: Faults
     ) -> None:
         self._http = http
-        self._asked = asked
+        self._parsed = parsed
         self._faults = faults
-        self._frames = [shapes.Frames(asked, answer, request_id, created) for answer in asked.answers]
+        self._frames = [shapes.Frames(parsed, answer, request_id, created) for answer in parsed.answers]
         self._early: list[tuple[int, int, int]] | None = []
 
     def open(self) -> None:
@@ -41,7 +41,7 @@ class StreamWriter:
             self._http.transport.abort()
 
     def close(self, counts: dict[str, Any]) -> None:
-        usage = self._frames[0].usage(counts) if self._asked.include_usage else b""
+        usage = self._frames[0].usage(counts) if self._parsed.include_usage else b""
         self._write(usage + shapes.DONE)
 
     def _write(self, data: bytes) -> None:

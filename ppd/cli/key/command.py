@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path as FilePath
+from pathlib import Path
 
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
@@ -20,7 +20,7 @@ from ppd.runtime.settings import CommandSettings, load
 class KeySettings(CommandSettings):
     """Which file."""
 
-    keys: FilePath = Field(FilePath("keys.json"), description="the file of keys; PPD_KEYS for all commands")
+    keys: Path = Field(Path("keys.json"), description="the file of keys; PPD_KEYS for all commands")
 
 
 class NewSettings(KeySettings):

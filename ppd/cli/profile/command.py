@@ -4,7 +4,7 @@ import asyncio
 import random
 import sys
 import time
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import msgspec
 from rich.console import Console
@@ -110,7 +110,7 @@ async def _hardware(settings: ProfileSettings, model: str) -> str:
     return " + ".join(names) or "unknown"
 
 
-def _write(out: FilePath, journal: Journal, console: Console) -> TableSnapshot:
+def _write(out: Path, journal: Journal, console: Console) -> TableSnapshot:
     """The table and the report, each in one step. Raises ProfileError or OSError."""
     head = journal.head
     if head is None:
@@ -124,7 +124,7 @@ def _write(out: FilePath, journal: Journal, console: Console) -> TableSnapshot:
     return snapshot
 
 
-def _replace(path: FilePath, data: bytes) -> None:
+def _replace(path: Path, data: bytes) -> None:
     new = path.with_name(path.name + ".new")
     new.write_bytes(data)
     new.replace(path)

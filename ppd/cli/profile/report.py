@@ -8,12 +8,12 @@ from planner.profile.figures import CellFigures, PathFigures
 from planner.profile.records import Head, Point, Speeds
 from ppd.cli.table import page, plots
 from ppd.core.cells import Cell
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.records import TableSnapshot
 from ppd.core.score import SLO_CLASSES
 from ppd.core.table import Table
 
-_COLOURS = {Path.P_D: "#d7582b", Path.D_LOCAL: "#1a9850", Path.P_D_PULLBACK: "#4575b4"}
+_COLOURS = {Route.P_D: "#d7582b", Route.D_LOCAL: "#1a9850", Route.P_D_PULLBACK: "#4575b4"}
 
 
 def page_of(
@@ -108,7 +108,7 @@ def _figures(found: Mapping[Cell, CellFigures]) -> str:
     )
 
 
-def _line(cell: Cell, rate: float, path: Path, each: PathFigures) -> str:
+def _line(cell: Cell, rate: float, path: Route, each: PathFigures) -> str:
     cached = f"{each.cached_share:.0%}" if each.cached_share >= 0 else "-"
     values = (
         f"{rate:.3g}",

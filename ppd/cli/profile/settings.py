@@ -1,7 +1,7 @@
 """The flags of `ppd profile`."""
 
 import re
-from pathlib import Path as FilePath
+from pathlib import Path
 
 from pydantic import Field, field_validator
 
@@ -22,7 +22,7 @@ class ProfileSettings(PlannerSettings):
 
     frontend: str = Field("", description="its URL; empty: the stack of this folder, else port 8000")
     model: str = Field("", description="needed where the frontend serves several")
-    out: FilePath = Field(FilePath("profile"), description="folder of the journal, the table and the report")
+    out: Path = Field(Path("profile"), description="folder of the journal, the table and the report")
     budget: str = Field("", description="time to spend, such as 90s, 10m or 2h; empty: every cell once")
     quick: bool = Field(False, description="a budget of 2 minutes")
     cells: CommaList = Field([], description="patterns of context/turn, such as 'small/*,*/mid_bal'")

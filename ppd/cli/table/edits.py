@@ -1,6 +1,6 @@
 """`ppd table set-weights|freeze|unfreeze|rollback|rebuild`: each publishes a new version, and says which."""
 
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -47,7 +47,7 @@ class RebuildSettings(TableSettings):
     What was learned online is dropped: it was relative to other figures.
     """
 
-    table: FilePath | None = Field(None, description="a profile's table.json; without it, the nearest seed")
+    table: Path | None = Field(None, description="a profile's table.json; without it, the nearest seed")
 
 
 @says_errors("ppd table set-weights")
@@ -85,7 +85,7 @@ def rebuild(argv: list[str]) -> int:
     return _published(ask(settings, "rebuild", request))
 
 
-def read_table(path: FilePath) -> TableSnapshot:
+def read_table(path: Path) -> TableSnapshot:
     """A table file. Raises AskError if it is none that can serve."""
     try:
         snapshot = decode(path.read_bytes(), TableSnapshot)

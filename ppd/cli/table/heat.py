@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ppd.core.cells import QPS_LEVELS, SHAPES, Cell, Context, Ratio
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.records import CellRecord
 from ppd.core.score import Weights, delta_tpot, delta_ttft
 from ppd.core.table import Table
@@ -84,7 +84,7 @@ def rows(table: Table, weights: Weights) -> Iterator[Row]:
                     found.append(
                         Square(
                             cell,
-                            verdict.path is Path.D_LOCAL,
+                            verdict.path is Route.D_LOCAL,
                             verdict.score,
                             row.exact,
                             row.text,

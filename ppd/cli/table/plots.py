@@ -1,7 +1,7 @@
 """matplotlib, where it is installed: it is an extra, since a server needs no plots."""
 
 from io import StringIO
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 from ppd.cli.table import heat
@@ -38,7 +38,7 @@ def svg(figure: Any) -> str:
     return text[text.index("<svg") :]
 
 
-def heat_png(table: Table, classes: dict[str, Weights], path: FilePath) -> None:
+def heat_png(table: Table, classes: dict[str, Weights], path: Path) -> None:
     """One heat map per SLO class, side by side. Raises NoPlotsError or OSError."""
     plt = pyplot()
     maps = {name: list(heat.rows(table, weights)) for name, weights in classes.items()}

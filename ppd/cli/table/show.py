@@ -1,7 +1,7 @@
 """`ppd table show`: the table as a heat map per SLO class."""
 
 import sys
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import msgspec
 from pydantic import Field
@@ -24,11 +24,11 @@ class ShowSettings(TableSettings):
     """
 
     version: int = Field(0, ge=0, description="an older version; 0: the newest")
-    file: FilePath | None = Field(None, description="a table.json instead of the planner's")
+    file: Path | None = Field(None, description="a table.json instead of the planner's")
     seed: str = Field("", description=f"a shipped table instead: {', '.join(seeds.names())}")
     slo: str = Field("", description="one SLO class; empty: all")
-    html: FilePath | None = Field(None, description="write a page to this file")
-    png: FilePath | None = Field(None, description="write an image to this file (needs ppd[plots])")
+    html: Path | None = Field(None, description="write a page to this file")
+    png: Path | None = Field(None, description="write an image to this file (needs ppd[plots])")
     json_: bool = Field(False, alias="json", description="the table itself, as JSON")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 from ppd.cli.table.plots import pyplot
@@ -39,7 +39,7 @@ def moved(tables: Sequence[Table]) -> list[Cell]:
     return sorted((cell for cell in own if change(cell) > 0), key=change, reverse=True)[:_MOST]
 
 
-def png(tables: Sequence[Table], path: FilePath) -> None:
+def png(tables: Sequence[Table], path: Path) -> None:
     """Three panels under one axis of time. Raises NoPlotsError or OSError."""
     plt = pyplot()
     figure, axes = plt.subplots(3, 1, figsize=(10, 10), sharex=True)

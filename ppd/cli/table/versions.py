@@ -1,7 +1,7 @@
 """`ppd table history` and `ppd table diff`: which versions there are, and what changed between two."""
 
 import time
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,7 +24,7 @@ _MANY = 40  # lines of a list, unless --all
 class HistorySettings(TableSettings):
     """The versions that are kept, oldest first: any of them can be shown, compared and rolled back to."""
 
-    png: FilePath | None = Field(None, description="draw what was learned over time (needs ppd[plots])")
+    png: Path | None = Field(None, description="draw what was learned over time (needs ppd[plots])")
     json_: bool = Field(False, alias="json", description="as JSON")
 
 
@@ -65,7 +65,7 @@ def history(argv: list[str]) -> int:
     return 0
 
 
-def _draw(settings: HistorySettings, versions: list[int], path: FilePath) -> int:
+def _draw(settings: HistorySettings, versions: list[int], path: Path) -> int:
     tables = []
     for version in versions:
         answer = ask(settings, "table.get", settings.which() | {"version": version})

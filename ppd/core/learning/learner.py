@@ -11,7 +11,7 @@ from ppd.core.learning.prefill import PrefillCost
 from ppd.core.learning.ratios import CELL_N, HALF_LIFE_S, PATH_N, Ratios
 from ppd.core.learning.samples import MAX_TOKENS, Sample, Unfit, sample_of, survived
 from ppd.core.learning.survival import Survival
-from ppd.core.names import Outcome, Path
+from ppd.core.names import Outcome, Route
 from ppd.core.records import TurnRecord, WorkerLoad
 from ppd.core.score import Expected
 from ppd.core.table import Table
@@ -71,7 +71,7 @@ class Learner:
         if kept is not None:
             self.learned.survival.observe(record.idle_s, record.decode_kv_use, kept, now_s)
         self._count_tokens(record, now_s)
-        if record.path is Path.P_D and record.outcome is Outcome.OK:
+        if record.path is Route.P_D and record.outcome is Outcome.OK:
             self.learned.link.observe(record.kv_bytes, record.kv_transfer_ms / 1e3)
         sample = sample_of(record)
         if isinstance(sample, Unfit):
@@ -93,7 +93,7 @@ class Learner:
         learned, path, name = self.learned, sample.path, str(sample.cell)
         prior = self.prior_cost(sample.cell, path)
         ttft_ms, tpot_ms = sample.ttft_ms, sample.tpot_ms
-        if sample.p_computed and path is Path.P_D:
+        if sample.p_computed and path is Route.P_D:
             usual = self.prior.lookup(sample.cell.slot).baseline.p_tokens
             ttft_ms = learned.prefill.normalized(ttft_ms, sample.p_computed, usual)
             learned.prefill.observe(sample.p_computed, sample.ttft_ms)
@@ -133,7 +133,7 @@ class Learner:
             learned.ratios.forget(path)
             learned.drifting_until = learned.samples + DRIFT_TURNS
 
-    def _drift(self, path: Path, quantity: str) -> Drift:
+    def _drift(self, path: Route, quantity: str) -> Drift:
         return self.learned.drift.setdefault(f"{path} {quantity}", Drift())
 
     def observe_load(self, load: WorkerLoad, now_s: float) -> None:
@@ -143,7 +143,7 @@ class Learner:
             del workers[min(workers, key=lambda each: workers[each].at_s)]
         workers.setdefault(load.worker_id, Interference()).observe(load, now_s)
 
-    def prior_cost(self, cell: Cell, path: Path) -> Expected:
+    def prior_cost(self, cell: Cell, path: Route) -> Expected:
         """What the prior says; pull-back, where it was not measured, starts as P->D."""
         row = self.prior.lookup(cell.slot)
         return row.expected.get(path) or row.p_d

@@ -10,7 +10,7 @@ from ppd.core.cells import Cell
 from ppd.core.learning.learner import Learner
 from ppd.core.learning.ratios import Belief
 from ppd.core.learning.verdicts import MIN_TURNS, Cost, settled
-from ppd.core.names import Path, Provenance
+from ppd.core.names import Provenance, Route
 from ppd.core.records import CellRecord, Estimate, PathEstimate
 from ppd.core.score import Expected, Weights
 from ppd.core.table import Table
@@ -46,11 +46,11 @@ def propose(learner: Learner, published: Table, classes: Mapping[str, Weights]) 
     return Proposal(proposed, flips, shift)
 
 
-def costs(learner: Learner, cell: Cell, known: Container[Path]) -> dict[Path, Cost]:
+def costs(learner: Learner, cell: Cell, known: Container[Route]) -> dict[Route, Cost]:
     """What each path is believed to cost; one that is not `known` only once it was measured enough."""
     name, now_s, ratios = str(cell), learner.learned.at_s, learner.learned.ratios
     found = {}
-    for path in (Path.P_D, Path.D_LOCAL, Path.P_D_PULLBACK):
+    for path in (Route.P_D, Route.D_LOCAL, Route.P_D_PULLBACK):
         ttft, tpot = ratios.ttft(name, path, now_s), ratios.tpot(name, path, now_s)
         if path in known or ttft.n >= MIN_TURNS:
             prior = learner.prior_cost(cell, path)
@@ -60,7 +60,7 @@ def costs(learner: Learner, cell: Cell, known: Container[Path]) -> dict[Path, Co
 
 
 def _shift(
-    before: Mapping[Path, Expected], figures: Mapping[Path, Expected], now: Mapping[Path, Cost]
+    before: Mapping[Route, Expected], figures: Mapping[Route, Expected], now: Mapping[Route, Cost]
 ) -> float:
     """How far the figures move, in logarithms, of those paths that enough turns measured in this cell."""
     moved = [0.0]
@@ -72,7 +72,7 @@ def _shift(
 
 
 def _record(
-    cell: Cell, figures: Mapping[Path, Expected], now: Mapping[Path, Cost], own: CellRecord | None
+    cell: Cell, figures: Mapping[Route, Expected], now: Mapping[Route, Cost], own: CellRecord | None
 ) -> CellRecord:
     paths = dict(own.paths) if own else {}
     for path, expected in figures.items():

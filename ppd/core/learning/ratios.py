@@ -12,7 +12,7 @@ from math import hypot
 import msgspec
 
 from ppd.core.learning.estimate import Decayed
-from ppd.core.names import Path
+from ppd.core.names import Route
 
 HALF_LIFE_S = 3600.0
 CELL_N = 200.0  # turns that a cell remembers
@@ -48,11 +48,11 @@ class Belief(msgspec.Struct, frozen=True):
 
 
 class Ratios(msgspec.Struct):
-    cells: dict[str, dict[Path, Pair]] = {}
-    paths: dict[Path, Pair] = {}
+    cells: dict[str, dict[Route, Pair]] = {}
+    paths: dict[Route, Pair] = {}
     overall: Pair = msgspec.field(default_factory=Pair)
 
-    def observe(self, cell: str, path: Path, ttft: float, tpot: float | None, now_s: float) -> None:
+    def observe(self, cell: str, path: Route, ttft: float, tpot: float | None, now_s: float) -> None:
         """Take in one turn's ratios; `tpot` is None where it is not known."""
         own = self.cells.setdefault(cell, {}).setdefault(path, Pair())
         for pair, max_n in (
@@ -64,18 +64,18 @@ class Ratios(msgspec.Struct):
             if tpot is not None:
                 pair.tpot.observe(tpot, now_s, HALF_LIFE_S, max_n)
 
-    def ttft(self, cell: str, path: Path, now_s: float) -> Belief:
+    def ttft(self, cell: str, path: Route, now_s: float) -> Belief:
         own, group = self._own(cell, path), self.paths.get(path, _NOTHING)
         return _blend(own.ttft, group.ttft, self.overall.ttft, now_s)
 
-    def tpot(self, cell: str, path: Path, now_s: float) -> Belief:
+    def tpot(self, cell: str, path: Route, now_s: float) -> Belief:
         own, group = self._own(cell, path), self.paths.get(path, _NOTHING)
         return _blend(own.tpot, group.tpot, self.overall.tpot, now_s)
 
-    def _own(self, cell: str, path: Path) -> Pair:
+    def _own(self, cell: str, path: Route) -> Pair:
         return self.cells.get(cell, {}).get(path, _NOTHING)
 
-    def forget(self, path: Path) -> None:
+    def forget(self, path: Route) -> None:
         """After drift on `path`: what is known of it becomes a weak guess, in every cell."""
         for pair in (
             *(paths[path] for paths in self.cells.values() if path in paths),

@@ -6,7 +6,7 @@ import msgspec
 
 from ppd.core import cells
 from ppd.core.cells import Cell
-from ppd.core.names import Outcome, Path, Reason
+from ppd.core.names import Outcome, Reason, Route
 from ppd.core.records import TurnRecord
 
 # The paths of these were not chosen, or were not what they say: their cost is not the path's.
@@ -21,7 +21,7 @@ _OTHER_COST = {
     Reason.PREFILL_ANSWERED,
     Reason.DECODE_FAILED,
 }
-_PATHS = {Path.P_D, Path.D_LOCAL, Path.P_D_PULLBACK}
+_PATHS = {Route.P_D, Route.D_LOCAL, Route.P_D_PULLBACK}
 _MAX_MS = 3.6e6
 MAX_TOKENS = 10_000_000
 _SURVIVED = 0.5  # of the tokens that D was thought to hold
@@ -42,7 +42,7 @@ class Sample(msgspec.Struct, frozen=True):
     """One clean measurement."""
 
     cell: Cell
-    path: Path
+    path: Route
     ttft_ms: float
     tpot_ms: float  # 0 = not known: the answer had fewer than two tokens
     n_out: int
@@ -70,9 +70,9 @@ def sample_of(record: TurnRecord) -> Sample | Unfit:
         return Unfit.NO_TIMES
     if max(record.ttft_ms, record.tpot_ms) > _MAX_MS or not _countable(record):
         return Unfit.IMPLAUSIBLE
-    if record.path is Path.D_LOCAL and survived(record) is False:
+    if record.path is Route.D_LOCAL and survived(record) is False:
         return Unfit.EVICTED
-    local = record.path is Path.D_LOCAL
+    local = record.path is Route.D_LOCAL
     return Sample(
         _cell(record),
         record.path,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ppd.core.learning.ratios import Belief
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.score import Expected, Weights, score
 
 SIGMAS = 2.0  # standard errors that a score must lie beyond 0 before its verdict changes
@@ -32,26 +32,26 @@ def score_error(x0: Cost, x1: Cost, weights: Weights) -> float:
 
 
 def changes(
-    before: Mapping[Path, Expected], now: Mapping[Path, Cost], classes: Mapping[str, Weights]
+    before: Mapping[Route, Expected], now: Mapping[Route, Cost], classes: Mapping[str, Weights]
 ) -> tuple[list[str], list[str]]:
     """The SLO classes whose verdict in a cell would change: with evidence, and without."""
     proven: list[str] = []
     unproven: list[str] = []
     for name, weights in classes.items():
-        was = score(before[Path.P_D], before[Path.D_LOCAL], weights.ttft, weights.tpot) > 0
-        x0, x1 = now[Path.P_D], now[Path.D_LOCAL]
+        was = score(before[Route.P_D], before[Route.D_LOCAL], weights.ttft, weights.tpot) > 0
+        x0, x1 = now[Route.P_D], now[Route.D_LOCAL]
         s = score(x0.expected, x1.expected, weights.ttft, weights.tpot)
         if (s > 0) == was:
             continue
-        left = now[Path.D_LOCAL if was else Path.P_D]
+        left = now[Route.D_LOCAL if was else Route.P_D]
         enough = abs(s) > max(MARGIN, SIGMAS * score_error(x0, x1, weights)) and left.ttft.n >= MIN_TURNS
         (proven if enough else unproven).append(name)
     return proven, unproven
 
 
 def settled(
-    before: Mapping[Path, Expected], now: Mapping[Path, Cost], classes: Mapping[str, Weights]
-) -> tuple[dict[Path, Expected], list[str]]:
+    before: Mapping[Route, Expected], now: Mapping[Route, Cost], classes: Mapping[str, Weights]
+) -> tuple[dict[Route, Expected], list[str]]:
     """The figures to publish for a cell, and the SLO classes whose verdict they change.
 
     All classes share the figures, and evidence for one may be none for another. So the figures go as far from
@@ -73,17 +73,17 @@ def settled(
 
 
 def _changed(
-    before: Mapping[Path, Expected], after: Mapping[Path, Expected], classes: Mapping[str, Weights]
+    before: Mapping[Route, Expected], after: Mapping[Route, Expected], classes: Mapping[str, Weights]
 ) -> list[str]:
-    def local(figures: Mapping[Path, Expected], weights: Weights) -> bool:
-        return score(figures[Path.P_D], figures[Path.D_LOCAL], weights.ttft, weights.tpot) > 0
+    def local(figures: Mapping[Route, Expected], weights: Weights) -> bool:
+        return score(figures[Route.P_D], figures[Route.D_LOCAL], weights.ttft, weights.tpot) > 0
 
     return [name for name, weights in classes.items() if local(before, weights) is not local(after, weights)]
 
 
 def _between(
-    start: Mapping[Path, Expected], end: Mapping[Path, Expected], share: float
-) -> dict[Path, Expected]:
+    start: Mapping[Route, Expected], end: Mapping[Route, Expected], share: float
+) -> dict[Route, Expected]:
     """Geometrically, since costs differ by factors."""
     return {
         path: Expected(
@@ -96,10 +96,10 @@ def _between(
     }
 
 
-def rescaled(before: Mapping[Path, Expected], now: Mapping[Path, Cost]) -> dict[Path, Expected]:
+def rescaled(before: Mapping[Route, Expected], now: Mapping[Route, Cost]) -> dict[Route, Expected]:
     """`before` at the scale of `now`: all paths by one factor, so that every score stays what it was."""
     ttft = tpot = 1.0
-    for path in (Path.P_D, Path.D_LOCAL):
+    for path in (Route.P_D, Route.D_LOCAL):
         ttft *= (now[path].expected.ttft_ms / before[path].ttft_ms) ** 0.5
         tpot *= (now[path].expected.tpot_ms / before[path].tpot_ms) ** 0.5
     return {path: Expected(e.ttft_ms * ttft, e.tpot_ms * tpot) for path, e in before.items()}

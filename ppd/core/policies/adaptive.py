@@ -6,7 +6,7 @@ the pull-back path, and a small bounded share of exploration that keeps the path
 
 from ppd.core import live
 from ppd.core.decision import Decision, Expected, Turn, View, Weights
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.policies import guards
 from ppd.core.policies.choose import best
 from ppd.core.policies.ppd import NO_TABLE, verdict_for
@@ -15,8 +15,8 @@ from ppd.core.table import Table
 
 EXPLORE = 0.01
 MAX_EXPLORE = 0.1
-_TWO = (Path.P_D, Path.D_LOCAL)
-_ALL = (*_TWO, Path.P_D_PULLBACK)
+_TWO = (Route.P_D, Route.D_LOCAL)
+_ALL = (*_TWO, Route.P_D_PULLBACK)
 
 
 class Adaptive:
@@ -51,10 +51,10 @@ class Adaptive:
             expected, reason = (corrected, Reason.TABLE_LIVE) if corrected else (expected, Reason.LIVE_STALE)
         path = best(expected, _candidates(expected, view), weights)
         if turn.draw < self._share(table) and not _limits_at_risk(expected, weights):
-            path, reason = Path.P_D if path is Path.D_LOCAL else Path.D_LOCAL, Reason.EXPLORE
-        if path is Path.P_D and view.pullback and Path.P_D_PULLBACK not in expected:
-            path = Path.P_D_PULLBACK  # switched on and not measured: it is how P->D is done
-        s = score(expected[Path.P_D], expected[Path.D_LOCAL], weights.ttft, weights.tpot)
+            path, reason = Route.P_D if path is Route.D_LOCAL else Route.D_LOCAL, Reason.EXPLORE
+        if path is Route.P_D and view.pullback and Route.P_D_PULLBACK not in expected:
+            path = Route.P_D_PULLBACK  # switched on and not measured: it is how P->D is done
+        s = score(expected[Route.P_D], expected[Route.D_LOCAL], weights.ttft, weights.tpot)
         return Decision(path, reason, s, verdict.cell, row.text, table.version, expected)
 
     def _share(self, table: Table) -> float:
@@ -62,10 +62,10 @@ class Adaptive:
         return min(asked, MAX_EXPLORE) if asked >= 0 and self._explore else self._explore
 
 
-def _candidates(expected: dict[Path, Expected], view: View) -> tuple[Path, ...]:
-    return _ALL if view.pullback and Path.P_D_PULLBACK in expected else _TWO
+def _candidates(expected: dict[Route, Expected], view: View) -> tuple[Route, ...]:
+    return _ALL if view.pullback and Route.P_D_PULLBACK in expected else _TWO
 
 
-def _limits_at_risk(expected: dict[Path, Expected], weights: Weights) -> bool:
+def _limits_at_risk(expected: dict[Route, Expected], weights: Weights) -> bool:
     """Whether one of the two paths comes near a limit of the class: then nothing is tried out on it."""
-    return near_limit(expected[Path.P_D], weights) or near_limit(expected[Path.D_LOCAL], weights)
+    return near_limit(expected[Route.P_D], weights) or near_limit(expected[Route.D_LOCAL], weights)

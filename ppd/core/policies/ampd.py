@@ -1,7 +1,7 @@
 """AMPD (arXiv:2602.14516): P when it is idle, else D when its decodes can bear it, else the cheaper one."""
 
 from ppd.core.decision import Decision, Turn, View, Weights
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.policies import costs, guards
 from ppd.core.table import Table
 
@@ -24,14 +24,14 @@ class Ampd:
         if early is not None:
             return early
         if view.prefill is not None and view.prefill.queued_prefill_tokens == 0:
-            return Decision(Path.P_D, Reason.POLICY)
+            return Decision(Route.P_D, Reason.POLICY)
         found = costs.estimate(turn, view, table)
         d = view.decode
         if d is None or not d.running:
-            return Decision(Path.D_LOCAL, Reason.POLICY)
+            return Decision(Route.D_LOCAL, Reason.POLICY)
         slo = weights.tpot_limit_ms or self._itl_slo_ms
         if d.itl_ms + found.d_compute_ms / max(1, turn.n_out) <= slo:
-            return Decision(Path.D_LOCAL, Reason.POLICY)
+            return Decision(Route.D_LOCAL, Reason.POLICY)
         pause_ms = found.d_compute_ms * (d.running - 1) / d.running
         local = found.d_local_ms + pause_ms < found.p_d_ms
-        return Decision(Path.D_LOCAL if local else Path.P_D, Reason.POLICY)
+        return Decision(Route.D_LOCAL if local else Route.P_D, Reason.POLICY)

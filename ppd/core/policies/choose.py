@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 
 from ppd.core.decision import Expected, Weights
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.score import risk, score
 
 NEGLIGIBLE = 0.0015  # of a turn: paths whose risks differ by less are equally safe
 
 
-def best(expected: Mapping[Path, Expected], candidates: Iterable[Path], weights: Weights) -> Path:
+def best(expected: Mapping[Route, Expected], candidates: Iterable[Route], weights: Weights) -> Route:
     """The best of `candidates`, all of which are in `expected`, as P->D is.
 
     Among those that put the class's limits at no more risk than the safest does, the one of the highest
@@ -20,10 +20,10 @@ def best(expected: Mapping[Path, Expected], candidates: Iterable[Path], weights:
         risks = [risk(expected[path], weights) for path in kept]
         bearable = min(risks) + NEGLIGIBLE
         kept = [path for path, r in zip(kept, risks, strict=True) if r <= bearable]
-    x0 = expected[Path.P_D]
+    x0 = expected[Route.P_D]
     chosen, top = kept[0], float("-inf")
     for path in kept:
-        s = 0.0 if path is Path.P_D else score(x0, expected[path], weights.ttft, weights.tpot)
+        s = 0.0 if path is Route.P_D else score(x0, expected[path], weights.ttft, weights.tpot)
         if s > top:
             chosen, top = path, s
     return chosen

@@ -6,7 +6,7 @@ the busy threshold is unset: 1 here, which is one full step of queued prefill.
 """
 
 from ppd.core.decision import Decision, Turn, View, Weights
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.policies import costs, guards
 from ppd.core.table import Table
 
@@ -56,4 +56,4 @@ class IslOrLoad:
 
 
 def _decision(bypass: bool) -> Decision:
-    return Decision(Path.D_LOCAL if bypass else Path.P_D, Reason.POLICY)
+    return Decision(Route.D_LOCAL if bypass else Route.P_D, Reason.POLICY)

@@ -2,26 +2,26 @@
 
 from ppd.core.decision import Decision, Turn, View
 from ppd.core.learning import survival
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.table import Table
 
-_NO_DECODE = Decision(Path.REPLICA, Reason.NO_DECODE)
-_NO_PREFILL = Decision(Path.D_LOCAL, Reason.NO_PREFILL)
-_FIRST_TURN = Decision(Path.P_D, Reason.FIRST_TURN)
-_NOT_CACHED = Decision(Path.P_D, Reason.NOT_CACHED)
+_NO_DECODE = Decision(Route.REPLICA, Reason.NO_DECODE)
+_NO_PREFILL = Decision(Route.D_LOCAL, Reason.NO_PREFILL)
+_FIRST_TURN = Decision(Route.P_D, Reason.FIRST_TURN)
+_NOT_CACHED = Decision(Route.P_D, Reason.NOT_CACHED)
 
 
-def serveable(view: View) -> tuple[Path, ...]:
+def serveable(view: View) -> tuple[Route, ...]:
     """The paths that this view's workers can serve; empty means that no decision can help (answer 503)."""
-    paths: list[Path] = []
+    paths: list[Route] = []
     if view.prefill and view.decode:
-        paths.append(Path.P_D)
+        paths.append(Route.P_D)
         if view.pullback:
-            paths.append(Path.P_D_PULLBACK)
+            paths.append(Route.P_D_PULLBACK)
     if view.decode:
-        paths.append(Path.D_LOCAL)
+        paths.append(Route.D_LOCAL)
     if view.replica:
-        paths.append(Path.REPLICA)
+        paths.append(Route.REPLICA)
     return tuple(paths)
 
 

@@ -7,7 +7,7 @@ chunks that the turn needs, one a step, give D's TTFT; it may be at most alpha t
 from math import ceil
 
 from ppd.core.decision import Decision, Turn, View, Weights
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.policies import costs, guards
 from ppd.core.table import Table
 
@@ -30,8 +30,8 @@ class Kairos:
         step_ms = view.decode.itl_ms if view.decode else 0.0
         room_tokens = int((slo - step_ms) / found.d_ms_per_token)
         if room_tokens < 1:
-            return Decision(Path.P_D, Reason.POLICY)
+            return Decision(Route.P_D, Reason.POLICY)
         steps = ceil(costs.uncached(turn) / room_tokens)
         ttft_d_ms = found.d_queue_ms + found.d_compute_ms + steps * step_ms
         local = ttft_d_ms <= self._alpha * (found.p_d_ms + step_ms)
-        return Decision(Path.D_LOCAL if local else Path.P_D, Reason.POLICY)
+        return Decision(Route.D_LOCAL if local else Route.P_D, Reason.POLICY)

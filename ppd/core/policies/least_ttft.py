@@ -2,7 +2,7 @@
 
 from ppd.core import live
 from ppd.core.decision import Decision, Turn, View, Weights
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.policies import costs, guards
 from ppd.core.policies.ppd import verdict_for
 from ppd.core.table import Table
@@ -20,8 +20,8 @@ class LeastTtft:
         if table is None:
             found = costs.estimate(turn, view, table)
             local = found.d_local_ms < found.p_d_ms
-            return Decision(Path.D_LOCAL if local else Path.P_D, Reason.POLICY)
+            return Decision(Route.D_LOCAL if local else Route.P_D, Reason.POLICY)
         row = verdict_for(turn, table, weights).row
         expected = live.correct(turn, view, row, table) or row.expected
-        local = expected[Path.D_LOCAL].ttft_ms < expected[Path.P_D].ttft_ms
-        return Decision(Path.D_LOCAL if local else Path.P_D, Reason.POLICY, expected=expected)
+        local = expected[Route.D_LOCAL].ttft_ms < expected[Route.P_D].ttft_ms
+        return Decision(Route.D_LOCAL if local else Route.P_D, Reason.POLICY, expected=expected)

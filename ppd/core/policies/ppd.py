@@ -2,14 +2,14 @@
 
 from ppd.core import cells
 from ppd.core.decision import Decision, Turn, View, Weights
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.policies import guards
 from ppd.core.score import misses
 from ppd.core.table import Table, Verdict
 
 # Without a table: an append-prefill of a cached conversation is right in 178 of 180 cells of the paper's
 # own measurements (2P2D, weights 1 and 1), so D-local is the better guess.
-NO_TABLE = Decision(Path.D_LOCAL, Reason.NO_TABLE)
+NO_TABLE = Decision(Route.D_LOCAL, Reason.NO_TABLE)
 
 
 class PpdTable:
@@ -42,10 +42,10 @@ def verdict_for(turn: Turn, table: Table, weights: Weights) -> Verdict:
     return table.verdicts(weights.ttft, weights.tpot)[slot]
 
 
-def _within_limits(verdict: Verdict, weights: Weights) -> Path:
+def _within_limits(verdict: Verdict, weights: Weights) -> Route:
     """The verdict's path, unless it breaks a limit of the class that the other one keeps."""
     row = verdict.row
     local_misses, remote_misses = misses(row.d_local, weights), misses(row.p_d, weights)
     if local_misses == remote_misses:
         return verdict.path
-    return Path.P_D if local_misses else Path.D_LOCAL
+    return Route.P_D if local_misses else Route.D_LOCAL

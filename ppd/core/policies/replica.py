@@ -1,7 +1,7 @@
 """Every turn goes to a worker that does both, where there is one: a cluster that is not disaggregated."""
 
 from ppd.core.decision import Decision, Turn, View, Weights
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.policies import guards
 from ppd.core.table import Table
 
@@ -11,5 +11,5 @@ class Replica:
 
     def decide(self, turn: Turn, view: View, table: Table | None, weights: Weights) -> Decision:
         if view.replica is not None:
-            return Decision(Path.REPLICA, Reason.POLICY)
-        return guards.forced(view) or Decision(Path.P_D, Reason.POLICY)
+            return Decision(Route.REPLICA, Reason.POLICY)
+        return guards.forced(view) or Decision(Route.P_D, Reason.POLICY)

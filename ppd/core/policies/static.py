@@ -5,7 +5,7 @@ same on average.
 """
 
 from ppd.core.decision import Decision, Turn, View, Weights
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.policies import guards
 from ppd.core.table import Table
 
@@ -24,4 +24,4 @@ class Static:
         if early is not None:
             return early
         local = self._x >= 1 or turn.draw < self._x
-        return Decision(Path.D_LOCAL if local else Path.P_D, Reason.POLICY)
+        return Decision(Route.D_LOCAL if local else Route.P_D, Reason.POLICY)

@@ -4,7 +4,7 @@ It looks at nothing else, so a short first turn is D-local too.
 """
 
 from ppd.core.decision import Decision, Turn, View, Weights
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.policies import costs, guards
 from ppd.core.table import Table
 
@@ -18,4 +18,4 @@ class Uncached:
 
     def decide(self, turn: Turn, view: View, table: Table | None, weights: Weights) -> Decision:
         local = costs.uncached(turn) < self._threshold
-        return guards.forced(view) or Decision(Path.D_LOCAL if local else Path.P_D, Reason.POLICY)
+        return guards.forced(view) or Decision(Route.D_LOCAL if local else Route.P_D, Reason.POLICY)

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import pytest
 
@@ -42,7 +42,7 @@ class Cli:
 
 @pytest.fixture
 async def cli(
-    etcd_server: EtcdServer, nats_server: NatsServer, namespace: str, tmp_path: FilePath
+    etcd_server: EtcdServer, nats_server: NatsServer, namespace: str, tmp_path: Path
 ) -> AsyncIterator[Cli]:
     """Beside a planner that leads and has a table of 1P1D."""
     etcd, bus = Etcd([etcd_server.address]), Bus([nats_server.url], "test")
@@ -82,7 +82,7 @@ def test_weights_freeze_and_rollback_make_versions_that_can_be_seen(cli: Cli):
     assert "not kept" in cli("rollback", "999", fails=2)
 
 
-def test_a_profiles_table_serves_after_rebuild_and_the_seed_comes_back(cli: Cli, tmp_path: FilePath):
+def test_a_profiles_table_serves_after_rebuild_and_the_seed_comes_back(cli: Cli, tmp_path: Path):
     measured = seeds.load("h100-llama-3.1-8b-3P1D")
     measured.model, measured.placement, measured.source = MODEL, "1P1D", "profile of today"
     path = tmp_path / "table.json"

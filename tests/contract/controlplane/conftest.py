@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from controlplane.app import Frontend
-from controlplane.serve import limits_of
-from controlplane.server import Server, bind
+from controlplane.http.server import Server, bind
+from controlplane.processes.serve import limits_of
 from controlplane.settings import FrontendSettings
 from ppd.core.names import Role, worker_key
 from ppd.core.records import encode

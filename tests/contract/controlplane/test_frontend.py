@@ -5,7 +5,7 @@ import contextlib
 import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import pytest
 from nats.js.errors import BucketNotFoundError
@@ -228,7 +228,7 @@ async def test_pull_back_is_asked_for_used_once_and_only_for_its_history(cluster
 
 
 async def test_etcd_and_nats_outages_stop_no_turn(
-    tmp_path: FilePath, fresh_etcd: EtcdServer, fresh_nats: Callable[..., NatsServer]
+    tmp_path: Path, fresh_etcd: EtcdServer, fresh_nats: Callable[..., NatsServer]
 ) -> None:
     nats = fresh_nats()
     fresh_etcd.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.sharing import Sharing
+from controlplane.shared.sessions import Sharing
 from ppd.core.names import Role
 from ppd.core.records import SessionRecord
 from tests.contract.controlplane.conftest import Cluster, until

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ppd.core.names import Path, Role
+from ppd.core.names import Role, Route
 from ppd.runtime.bus import Bus
 from ppd.runtime.etcd import Etcd
 from tests.support.planners import MODEL, PlannerProcess, add_worker, ask, eventually, record_turns, turn
@@ -100,10 +100,10 @@ async def test_a_verdict_that_turns_prove_wrong_is_changed_and_rebuild_forgets_i
 ) -> None:
     cell = "large/mid_bal@1"
     dear = [
-        turn(n, cell=cell, path=Path.D_LOCAL, ttft_ms=900.0 + n % 7, tpot_ms=40.0 + n % 3) for n in range(80)
+        turn(n, cell=cell, path=Route.D_LOCAL, ttft_ms=900.0 + n % 7, tpot_ms=40.0 + n % 3) for n in range(80)
     ]
     cheap = [
-        turn(n, cell=cell, path=Path.P_D, explored=True, ttft_ms=100.0 + n % 7, tpot_ms=8.0)
+        turn(n, cell=cell, path=Route.P_D, explored=True, ttft_ms=100.0 + n % 7, tpot_ms=8.0)
         for n in range(40)
     ]
     await record_turns(bus, namespace, [each for pair in zip(dear, cheap * 2, strict=True) for each in pair])

@@ -1,6 +1,6 @@
 """`ppd profile`: its flags, what it writes, and what it says when it cannot."""
 
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ from planner.profile.records import Flag, Head, Point, Sample, Speeds
 from ppd.cli.profile import command, main, progress
 from ppd.cli.profile.settings import ProfileSettings
 from ppd.cli.table import plots
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.records import TableSnapshot, decode
 from ppd.core.table import Table
 from ppd.runtime.settings import load
@@ -23,19 +23,19 @@ HEAD = Head(model="m", placement="1P1D", hardware="<h>", turns=2)
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: FilePath) -> None:
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PPD_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture
-def out(tmp_path: FilePath) -> FilePath:
+def out(tmp_path: Path) -> Path:
     """A folder with a journal of two cells and a failed point."""
     journal = Journal(tmp_path / "out" / "journal.jsonl")
     journal.begin(HEAD)
     journal.add(Speeds(prefill_tokens_per_s=900.0, decode_tokens_per_s=100.0, step_ms=40.0, streams=8))
     failed = Point(
         cell="small/tiny@4",
-        path=Path.P_D,
+        path=Route.P_D,
         rate=4.0,
         samples=(Sample(turn=2, error="<503>"),),
         seconds=1.0,
@@ -67,12 +67,12 @@ def test_flags_that_cannot_be_meant_exit_with_2(argv: list[str]):
     assert exit_.value.code == 2
 
 
-def test_no_frontend_is_said(capsys: pytest.CaptureFixture[str], tmp_path: FilePath):
+def test_no_frontend_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     assert main(["--frontend", "http://127.0.0.1:1", "--out", str(tmp_path / "p")]) == 1
     assert "ppd profile: no frontend answers at http://127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_a_report_is_made_from_the_journal_alone(out: FilePath, capsys: pytest.CaptureFixture[str]):
+def test_a_report_is_made_from_the_journal_alone(out: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["--report-only", "--out", str(out)]) == 0
     assert "2 cells, 40 turns" in capsys.readouterr().out
     snapshot = decode((out / "table.json").read_bytes(), TableSnapshot)
@@ -85,12 +85,12 @@ def test_a_report_is_made_from_the_journal_alone(out: FilePath, capsys: pytest.C
     assert not list(out.glob("*.new"))
 
 
-def test_the_report_has_plots_where_they_can_be_drawn(out: FilePath):
+def test_the_report_has_plots_where_they_can_be_drawn(out: Path):
     main(["--report-only", "--out", str(out)])
     assert "<svg" in (out / "report.html").read_text()
 
 
-def test_the_report_says_how_to_get_plots(out: FilePath, monkeypatch: pytest.MonkeyPatch):
+def test_the_report_says_how_to_get_plots(out: Path, monkeypatch: pytest.MonkeyPatch):
     def missing() -> None:
         raise plots.NoPlotsError(plots.HOW)
 
@@ -101,13 +101,13 @@ def test_the_report_says_how_to_get_plots(out: FilePath, monkeypatch: pytest.Mon
     assert "ppd[plots]" in page
 
 
-def test_an_empty_folder_has_nothing_to_report(tmp_path: FilePath, capsys: pytest.CaptureFixture[str]):
+def test_an_empty_folder_has_nothing_to_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["--report-only", "--out", str(tmp_path / "none")]) == 1
     assert "nothing was measured" in capsys.readouterr().err
 
 
 def test_publishing_hands_the_table_over_and_waits_until_it_serves(
-    out: FilePath, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     asked: list[object] = []
 
@@ -126,10 +126,10 @@ def test_publishing_hands_the_table_over_and_waits_until_it_serves(
 
 
 def test_a_points_line_says_what_was_measured_and_what_went_wrong():
-    line = progress.line(point("small/tiny@4", Path.D_LOCAL, 50.0))
+    line = progress.line(point("small/tiny@4", Route.D_LOCAL, 50.0))
     assert "small/tiny@4" in line
     assert "10 of 10 turns" in line
-    flagged = progress.line(point("small/tiny@4", Path.D_LOCAL, 50.0, flag=Flag.SATURATED))
+    flagged = progress.line(point("small/tiny@4", Route.D_LOCAL, 50.0, flag=Flag.SATURATED))
     assert "saturated: grew × 1" in flagged
     console = Console(record=True, width=200)
     console.print(flagged, highlight=False)

@@ -3,7 +3,7 @@
 import sys
 from html.parser import HTMLParser
 from io import StringIO
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -106,7 +106,7 @@ def test_names_from_a_table_cannot_break_the_page():
     assert "<i>" not in text
 
 
-def test_the_image_is_one(table: Table, tmp_path: FilePath):
+def test_the_image_is_one(table: Table, tmp_path: Path):
     path = tmp_path / "t.png"
     plots.heat_png(table, dict(SLO_CLASSES), path)
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -140,7 +140,7 @@ def test_the_timeline_says_what_changed_and_where(table: Table):
     assert timeline.moved([table]) == []
 
 
-def test_the_timeline_can_be_drawn_of_one_version_and_of_many(table: Table, tmp_path: FilePath):
+def test_the_timeline_can_be_drawn_of_one_version_and_of_many(table: Table, tmp_path: Path):
     for versions in ([table], learned(table)):
         path = tmp_path / f"{len(versions)}.png"
         timeline.png(versions, path)
@@ -148,7 +148,7 @@ def test_the_timeline_can_be_drawn_of_one_version_and_of_many(table: Table, tmp_
 
 
 def test_without_matplotlib_it_says_how_to_get_it(
-    table: Table, tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(plots.NoPlotsError, match=r"ppd\[plots\]"):

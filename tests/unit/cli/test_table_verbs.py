@@ -1,7 +1,7 @@
 """What each verb of `ppd table` asks of the planner, shows, and exits with."""
 
 import json
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,7 +35,7 @@ class FakePlanner:
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: FilePath) -> None:
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PPD_HOME", str(tmp_path / "home"))
 
 
@@ -74,7 +74,7 @@ def test_an_edit_asks_for_itself_and_says_the_new_version(
     assert capsys.readouterr().out == "version 7 of m on 1P1D, frozen: told\n"
 
 
-def test_rebuild_hands_over_a_profiles_table(planner: FakePlanner, tmp_path: FilePath):
+def test_rebuild_hands_over_a_profiles_table(planner: FakePlanner, tmp_path: Path):
     path = tmp_path / "table.json"
     path.write_bytes(encode(seeds.load(SEED)))
     assert table.main(["rebuild", "--table", str(path)]) == 0
@@ -84,7 +84,7 @@ def test_rebuild_hands_over_a_profiles_table(planner: FakePlanner, tmp_path: Fil
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"model": "m", "placement": "1P1D", "version": 1}'])
 def test_a_file_that_is_no_table_is_refused_before_anybody_is_asked(
-    planner: FakePlanner, tmp_path: FilePath, capsys: pytest.CaptureFixture[str], content: bytes
+    planner: FakePlanner, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
 ):
     path = tmp_path / "table.json"
     path.write_bytes(content)
@@ -105,7 +105,7 @@ def test_what_the_planner_refuses_is_said_and_is_the_exit_status(
     assert captured.out == ""
 
 
-def test_history_draws_every_version_that_is_kept(planner: FakePlanner, tmp_path: FilePath):
+def test_history_draws_every_version_that_is_kept(planner: FakePlanner, tmp_path: Path):
     planner.answers = {
         "table.history": [{"version": 4}, {"version": 7}],
         "table.get": msgspec.to_builtins(seeds.load(SEED)),
@@ -156,7 +156,7 @@ def test_the_verbs_are_listed_and_an_unknown_one_is_not_guessed(capsys: pytest.C
 
 
 def test_show_draws_what_serves_an_older_version_a_file_or_a_seed(
-    planner: FakePlanner, tmp_path: FilePath, capsys: pytest.CaptureFixture[str]
+    planner: FakePlanner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     snapshot = seeds.load(SEED)
     planner.answers["table.get"] = msgspec.to_builtins(snapshot)
@@ -172,7 +172,7 @@ def test_show_draws_what_serves_an_older_version_a_file_or_a_seed(
     assert all(f"{name}: TTFT" in served for name in ("interactive", "balanced", "batch"))
 
 
-def test_show_writes_json_and_pages(tmp_path: FilePath, capsys: pytest.CaptureFixture[str]):
+def test_show_writes_json_and_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert table.main(["show", "--seed", SEED, "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 180
     path = tmp_path / "t.html"

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 
 from controlplane.app import Frontend
-from controlplane.serve import limits_of
-from controlplane.server import Server, bind
+from controlplane.http.server import Server, bind
+from controlplane.processes.serve import limits_of
 from controlplane.settings import FrontendSettings
 from ppd.core.names import Role, WorkerStatus
 from ppd.core.records import WorkerRecord

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from controlplane.admission.quotas import Quota, shared_memory
 from controlplane.errors import ApiError
-from controlplane.quota import Quota, shared_memory
 from ppd.core.names import Role
 from ppd.runtime import keys
 from ppd.runtime.keys import ApiKey

@@ -11,10 +11,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from controlplane.access_log import AccessLog
-from controlplane.asgi import Asgi
-from controlplane.house import Limits
-from controlplane.server import Server, bind, tls_context
+from controlplane.http.asgi import Asgi
+from controlplane.http.context import Limits
+from controlplane.http.server import Server, bind, tls_context
+from controlplane.telemetry.access_log import AccessLog
 from ppd.core.names import Role
 from tests.unit.controlplane.conftest import P_D, Stack, running
 from tests.unit.controlplane.fakes import Fault

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from controlplane import server
 from controlplane.errors import ApiError
+from controlplane.http import server
 from ppd.core.names import Role
 from tests.unit.controlplane.conftest import P_D, Stack, running
 

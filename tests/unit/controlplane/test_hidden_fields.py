@@ -6,8 +6,8 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from controlplane.parse import MAX_MESSAGES
-from controlplane.tokens import TokenCounter
+from controlplane.turn.parse import MAX_MESSAGES
+from controlplane.turn.tokens import TokenCounter
 from ppd.core.identity import Message
 from tests.unit.controlplane.conftest import Stack
 

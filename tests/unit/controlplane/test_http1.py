@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from controlplane.exchange import Exchange
-from controlplane.house import Limits
-from controlplane.server import Server, bind
+from controlplane.http.context import Limits
+from controlplane.http.exchange import Exchange
+from controlplane.http.server import Server, bind
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,8 @@ import resource
 
 import pytest
 
-from controlplane.exchange import Exchange
-from controlplane.server import Server
+from controlplane.http.exchange import Exchange
+from controlplane.http.server import Server
 from tests.unit.controlplane.test_http1 import Echo, Served
 
 pytestmark = pytest.mark.unit

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.links import Links
+from controlplane.engines.links import Links
 from ppd.core.learning.link import MAX_PAIRS, UNKNOWN
 from ppd.core.records import KvMoved
 from tests.unit.controlplane.conftest import P_2D, running

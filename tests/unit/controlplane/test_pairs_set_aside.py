@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.pairs import Pairs
+from controlplane.engines.pairs import Pairs
 from ppd.core.names import Role
 from ppd.core.records import KvMoved
 from tests.unit.controlplane.conftest import P_2D, TWO_P_D, Stack, running

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from controlplane.errors import ApiError
-from controlplane.parse import Request
-from controlplane.prefix import MIN_BYTES, Prefixes
+from controlplane.turn.body_prefix import MIN_BYTES, Prefixes
+from controlplane.turn.parse import Request
 from ppd.core import identity
 
 pytestmark = pytest.mark.unit
@@ -138,7 +138,7 @@ def test_short_bodies_and_other_kinds_are_not_kept() -> None:
 
 
 def test_what_counts_as_the_same_beginning_cannot_be_worked_out_beforehand() -> None:
-    code = "from controlplane.prefix import _digests; print(_digests(memoryview(bytes(20_000))))"
+    code = "from controlplane.turn.body_prefix import _digests; print(_digests(memoryview(bytes(20_000))))"
     ran = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         for _ in range(2)

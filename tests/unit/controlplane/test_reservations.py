@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.cluster import Reservation, Worker
+from controlplane.engines.worker import Reservation, Worker
 from ppd.core.names import Role
 from tests.unit.controlplane.conftest import record
 from tests.unit.controlplane.fakes import FakeEngine

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane import sent
-from controlplane.sent import Sent
+from controlplane.turn import sent_text
+from controlplane.turn.sent_text import Sent
 from ppd.core.identity import mark_of
 
 pytestmark = pytest.mark.unit
@@ -36,7 +36,7 @@ def test_long_streams_are_boiled_down() -> None:
     seen = Sent()
     for _ in range(3000):
         seen.add(event(" word"))
-    assert seen._size <= sent._RAW_BYTES
+    assert seen._size <= sent_text._RAW_BYTES
     assert seen.mark() == mark_of(" word" * 3000)
     assert seen.tokens == 3000
 

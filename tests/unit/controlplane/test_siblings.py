@@ -4,8 +4,8 @@ import mmap
 
 import pytest
 
-from controlplane.siblings import LATE, Gauges, Siblings, shared_memory
-from ppd.core.names import Path, Reason
+from controlplane.shared.siblings import LATE, Gauges, Siblings, shared_memory
+from ppd.core.names import Reason, Route
 from ppd.core.records import TurnRecord
 
 pytestmark = pytest.mark.unit
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 def turn(number: int, **fields: object) -> TurnRecord:
     given = {"request_id": f"r{number}", "ended_unix_s": float(number), "model": "m", "placement": "1P1D"}
-    return TurnRecord(**given | {"path": Path.P_D, "reason": Reason.TABLE} | fields)  # type: ignore[arg-type]
+    return TurnRecord(**given | {"path": Route.P_D, "reason": Reason.TABLE} | fields)  # type: ignore[arg-type]
 
 
 def ids(siblings: Siblings) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.cluster import Patience, Worker
+from controlplane.engines.worker import Patience, Worker
 from ppd.core.names import Role
 from ppd.core.records import WorkerLoad
 from tests.unit.controlplane.conftest import P_2D, P_D, Stack, record, running

@@ -5,8 +5,8 @@ import random
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from controlplane import tally
-from controlplane.tally import Distribution
+from controlplane.telemetry import counts
+from controlplane.telemetry.counts import Distribution
 
 pytestmark = pytest.mark.unit
 
@@ -22,13 +22,13 @@ def test_handed_over_it_is_the_same() -> None:
     for i in range(300):
         value = draw.choice([0.1, 0.5, 1.0, draw.random() * 1.5])
         path = draw.choice(["a", "b"])
-        tally.distribution(mine, path).observe(value)
+        counts.distribution(mine, path).observe(value)
         plain.labels(path).observe(value)
-        tally.counter(counted, path).add(i % 3)
+        counts.counter(counted, path).add(i % 3)
         plainly.labels(path).inc(i % 3)
         if i % 70 == 0:
-            tally.hand_over()
-    tally.hand_over()
+            counts.hand_over()
+    counts.hand_over()
 
     def values(registry: CollectorRegistry) -> dict[str, float]:
         lines = generate_latest(registry).decode().splitlines()

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from controlplane.transfers import Transfers
-from ppd.core.names import Outcome, Path, Reason
+from controlplane.engines.transfers import Transfers
+from ppd.core.names import Outcome, Reason, Route
 from ppd.core.records import KvHeld, KvMoved, TurnRecord
 from ppd.core.sessions import Mark, Session
 from ppd.runtime.bus import Bus
@@ -45,7 +45,7 @@ def _record() -> TurnRecord:
         ended_unix_s=0,
         model="m",
         placement="1P1D",
-        path=Path.P_D,
+        path=Route.P_D,
         reason=Reason.FIRST_TURN,
         outcome=Outcome.OK,
     )

@@ -1,7 +1,7 @@
 """The live page: who sees its data, what its files are served with, and what the data says."""
 
 import re
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import pytest
 
@@ -10,14 +10,14 @@ from controlplane.ui import table
 from controlplane.ui.guard import Guard
 from controlplane.ui.turns import quantiles, summary
 from ppd.core import cells
-from ppd.core.names import H_ADMIN, Outcome, Path, Reason
+from ppd.core.names import H_ADMIN, Outcome, Reason, Route
 from ppd.core.records import TurnRecord
 from ppd.core.seeds import load as load_seed
 from ppd.core.table import Table
 from tests.unit.controlplane.conftest import P_D, Stack, running
 
 pytestmark = pytest.mark.unit
-STATIC = FilePath(ui.__file__).parent / "static"
+STATIC = Path(ui.__file__).parent / "static"
 DATA = ("overview", "table?model=m&placement=1P1D", "history?model=m&placement=1P1D")
 
 
@@ -123,7 +123,7 @@ def test_text_has_enough_contrast(scheme: int) -> None:
 # --- data ---
 
 
-def turn(path: Path, ttft_ms: float, **fields: object) -> TurnRecord:
+def turn(path: Route, ttft_ms: float, **fields: object) -> TurnRecord:
     given = {
         "request_id": "r",
         "ended_unix_s": 1.0,
@@ -136,9 +136,9 @@ def turn(path: Path, ttft_ms: float, **fields: object) -> TurnRecord:
 
 def test_turns_are_summed_by_path() -> None:
     records = [
-        turn(Path.P_D, 100.0, prefill_worker="p0", decode_worker="d0", kv_bytes=7),
-        turn(Path.P_D, 0.0, outcome=Outcome.CANCELLED, prefill_worker="p0", decode_worker="d0"),
-        turn(Path.D_LOCAL, 10.0, decode_worker="d0", cell="small/tiny@1", ended_unix_s=3.0),
+        turn(Route.P_D, 100.0, prefill_worker="p0", decode_worker="d0", kv_bytes=7),
+        turn(Route.P_D, 0.0, outcome=Outcome.CANCELLED, prefill_worker="p0", decode_worker="d0"),
+        turn(Route.D_LOCAL, 10.0, decode_worker="d0", cell="small/tiny@1", ended_unix_s=3.0),
     ]
     found = summary(records)
     assert (found["turns"], found["first_unix_s"], found["last_unix_s"]) == (3, 1.0, 3.0)
@@ -163,6 +163,6 @@ def test_the_grid_says_of_every_cell_what_the_table_would_decide() -> None:
         assert limits == [0, 0]
         for slot, verdict in enumerate(known.verdicts(ttft, tpot)):
             score, source = found["verdicts"][name][slot]
-            assert (score > 0) == (verdict.path is Path.D_LOCAL)
+            assert (score > 0) == (verdict.path is Route.D_LOCAL)
             assert source == verdict.row.source.slot
             assert {"p-d", "d-local"} <= found["cells"][source]["paths"].keys()

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from controlplane.cluster import Cluster
-from controlplane.upstream import Pool
+from controlplane.engines.cluster import Cluster
+from controlplane.engines.upstream import Pool
 from ppd.core.names import Role, WorkerStatus
 from ppd.core.records import WorkerLoad, WorkerRecord
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from controlplane.tables import Tables
+from controlplane.shared.tables import Tables
 from ppd.core import seeds
 from ppd.core.names import table_key
 from ppd.core.placement import parse_placement

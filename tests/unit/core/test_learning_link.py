@@ -12,7 +12,7 @@ from ppd.core.decision import Turn, View, WorkerView
 from ppd.core.learning.learner import Learner
 from ppd.core.learning.link import UNKNOWN, LinkCost, LinkFit
 from ppd.core.learning.publication import improved
-from ppd.core.names import Outcome, Path
+from ppd.core.names import Outcome, Route
 from ppd.core.score import Weights
 from ppd.core.table import Table, TableError
 from tests.unit.core.test_learning_publication import SEED, record
@@ -68,7 +68,7 @@ def _turns(n: int, **fields) -> Learner:
     learner, draw = Learner(Table(SEED)), random.Random(2)
     for i in range(n):
         size, seconds = _moved(draw, 2e9, 0.005, 0.0)
-        moved = record(path=Path.P_D, kv_bytes=size, kv_transfer_ms=seconds * 1e3)
+        moved = record(path=Route.P_D, kv_bytes=size, kv_transfer_ms=seconds * 1e3)
         learner.observe(msgspec.structs.replace(moved, **fields), 1e9 + i)
     return learner
 
@@ -86,7 +86,7 @@ def test_what_turns_moved_reaches_the_table_and_outlasts_a_new_prior():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"outcome": Outcome.ERROR}, {"path": Path.P_D_PULLBACK}, {"kv_bytes": 0}, {"kv_transfer_ms": 0.0}],
+    [{"outcome": Outcome.ERROR}, {"path": Route.P_D_PULLBACK}, {"kv_bytes": 0}, {"kv_transfer_ms": 0.0}],
 )
 def test_turns_that_tell_nothing_of_the_link_are_left_out(fields):
     assert _turns(50, **fields).learned.link.cost() is UNKNOWN
@@ -102,7 +102,7 @@ def test_a_slow_link_speaks_for_d_local():
     turn = Turn(turn=2, n_in=2000, n_out=64, n_ctx=2000, qps=1.0, d_cached=2000, p_cached=2000)
     d = WorkerView("d", age_s=0.1, running=30, queued_prefill_tokens=4000, itl_ms=60.0)
 
-    def path(link: LinkCost) -> Path:
+    def path(link: LinkCost) -> Route:
         view = View(
             prefill=WorkerView("p", age_s=0.1, queued_prefill_tokens=100),
             decode=d,
@@ -112,5 +112,5 @@ def test_a_slow_link_speaks_for_d_local():
         )
         return policies.make("ampd").decide(turn, view, Table(SEED), Weights()).path
 
-    assert path(LinkCost(50e9, 1.0)) is Path.P_D
-    assert path(LinkCost(50e6, 1.0)) is Path.D_LOCAL
+    assert path(LinkCost(50e9, 1.0)) is Route.P_D
+    assert path(LinkCost(50e6, 1.0)) is Route.D_LOCAL

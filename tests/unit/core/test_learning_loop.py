@@ -15,7 +15,7 @@ from ppd.core.learning.proposal import Proposal, propose
 from ppd.core.learning.ratios import Belief
 from ppd.core.learning.samples import Unfit, sample_of
 from ppd.core.learning.verdicts import Cost, rescaled, settled
-from ppd.core.names import Outcome, Path, Reason
+from ppd.core.names import Outcome, Reason, Route
 from ppd.core.placement import parse_placement
 from ppd.core.records import TurnRecord, WorkerLoad
 from ppd.core.score import SLO_CLASSES, Expected, Weights, score
@@ -28,9 +28,9 @@ VISITED = [cells.make_cell("large", "mid_bal", q) for q in (1, 2, 4)] + [
     cells.make_cell("small", "big_paste", 1)
 ]
 # D-local is 25 times dearer than on the seed's hardware, P->D seven times: the verdicts turn over.
-SLOW_D = {Path.D_LOCAL: (25.0, 5.0), Path.P_D: (7.0, 3.5)}
+SLOW_D = {Route.D_LOCAL: (25.0, 5.0), Route.P_D: (7.0, 3.5)}
 # All ten times dearer: every verdict stays.
-SLOW_ALL = {Path.D_LOCAL: (10.0, 10.0), Path.P_D: (10.0, 10.0)}
+SLOW_ALL = {Route.D_LOCAL: (10.0, 10.0), Route.P_D: (10.0, 10.0)}
 
 
 def record(**fields) -> TurnRecord:
@@ -39,7 +39,7 @@ def record(**fields) -> TurnRecord:
         "ended_unix_s": 0.0,
         "model": "m",
         "placement": "2P2D",
-        "path": Path.D_LOCAL,
+        "path": Route.D_LOCAL,
         "reason": Reason.TABLE,
         "turn": 3,
         "n_in_tokens": 100,
@@ -61,7 +61,7 @@ class Cluster:
         self.flips: list[str] = []
         self.now_s = 1e9
 
-    def true_cost(self, cell: Cell, path: Path) -> Expected:
+    def true_cost(self, cell: Cell, path: Route) -> Expected:
         expected, (ttft, tpot) = PRIOR.lookup(cell.slot).expected[path], self.truth[path]
         return Expected(expected.ttft_ms * ttft, expected.tpot_ms * tpot)
 
@@ -69,7 +69,7 @@ class Cluster:
         cell = self.draw.choice(VISITED)
         path, explored = self.published.verdicts(1, 1)[cell.slot].path, self.draw.random() < explore
         if explored:
-            path = Path.P_D if path is Path.D_LOCAL else Path.D_LOCAL
+            path = Route.P_D if path is Route.D_LOCAL else Route.D_LOCAL
         cost = self.true_cost(cell, path)
         self.now_s += 0.2
         self.learner.observe(
@@ -99,16 +99,16 @@ class Cluster:
                 )
             )
 
-    def verdict(self, cell: Cell, slo: str) -> Path:
+    def verdict(self, cell: Cell, slo: str) -> Route:
         weights = SLO_CLASSES[slo]
         return self.published.verdicts(weights.ttft, weights.tpot)[cell.slot].path
 
-    def true_verdict(self, cell: Cell, slo: str) -> Path:
+    def true_verdict(self, cell: Cell, slo: str) -> Route:
         weights = SLO_CLASSES[slo]
         s = score(
-            self.true_cost(cell, Path.P_D), self.true_cost(cell, Path.D_LOCAL), weights.ttft, weights.tpot
+            self.true_cost(cell, Route.P_D), self.true_cost(cell, Route.D_LOCAL), weights.ttft, weights.tpot
         )
-        return Path.D_LOCAL if s > 0 else Path.P_D
+        return Route.D_LOCAL if s > 0 else Route.P_D
 
     def all_right(self) -> bool:
         return all(self.verdict(c, slo) is self.true_verdict(c, slo) for c in VISITED for slo in SLO_CLASSES)
@@ -132,7 +132,7 @@ def test_another_scale_alone_changes_no_verdict(seed):
     published = Table(msgspec.structs.replace(PRIOR.snapshot, cells=figures.cells))
     for cell in VISITED:
         assert published.lookup(cell.slot).d_local.ttft_ms == pytest.approx(
-            cluster.true_cost(cell, Path.D_LOCAL).ttft_ms, rel=0.15
+            cluster.true_cost(cell, Route.D_LOCAL).ttft_ms, rel=0.15
         )
 
 
@@ -153,12 +153,12 @@ def test_cells_without_turns_follow_the_scale_and_keep_their_verdict():
 
 
 def test_without_exploration_the_path_not_taken_is_not_condemned_unseen():
-    cluster = Cluster({Path.D_LOCAL: (10.0, 10.0), Path.P_D: (0.01, 0.01)}).run(1000, explore=0)
+    cluster = Cluster({Route.D_LOCAL: (10.0, 10.0), Route.P_D: (0.01, 0.01)}).run(1000, explore=0)
     assert cluster.flips == []
 
 
 def test_a_shift_in_the_middle_is_drift_and_the_verdicts_follow_within_two_thousand_turns():
-    cluster = Cluster({Path.D_LOCAL: (1.0, 1.0), Path.P_D: (1.0, 1.0)}).run(2000)
+    cluster = Cluster({Route.D_LOCAL: (1.0, 1.0), Route.P_D: (1.0, 1.0)}).run(2000)
     assert cluster.all_right()
     assert not cluster.learner.learned.drifting
     cluster.truth = SLOW_D
@@ -209,7 +209,7 @@ def test_paths_that_are_chosen_at_unlike_moments_are_compared_at_one_batch():
         batch = 2 if local else 10
         learner.observe(
             record(
-                path=Path.D_LOCAL if local else Path.P_D,
+                path=Route.D_LOCAL if local else Route.P_D,
                 decode_worker="d0",
                 decode_running=batch,
                 tpot_ms=8.0 + batch,
@@ -222,10 +222,10 @@ def test_paths_that_are_chosen_at_unlike_moments_are_compared_at_one_batch():
     tpot = {
         path: learner.learned.ratios.tpot(cell, path, now_s).ratio
         * learner.prior_cost(cells.parse_cell(cell), path).tpot_ms
-        for path in (Path.P_D, Path.D_LOCAL)
+        for path in (Route.P_D, Route.D_LOCAL)
     }
-    assert tpot[Path.D_LOCAL] == pytest.approx(tpot[Path.P_D], rel=0.05)
-    assert tpot[Path.P_D] == pytest.approx(14, rel=0.05)
+    assert tpot[Route.D_LOCAL] == pytest.approx(tpot[Route.P_D], rel=0.05)
+    assert tpot[Route.P_D] == pytest.approx(14, rel=0.05)
 
 
 def test_the_charge_is_spread_over_first_turns_too():
@@ -240,28 +240,28 @@ def test_the_charge_is_spread_over_first_turns_too():
                 learner.observe(record(turn=1, n_out_tokens=300), n)
             learner.observe(record(decode_worker="d0", decode_running=8), n)
         cell = str(cells.cell_of(1000, 100, 100, 1.0))
-        tpot[first_turns] = learner.learned.ratios.tpot(cell, Path.D_LOCAL, 400.0).ratio
+        tpot[first_turns] = learner.learned.ratios.tpot(cell, Route.D_LOCAL, 400.0).ratio
     cost = PRIOR.lookup(cells.cell_of(1000, 100, 100, 1.0).slot).d_local.tpot_ms
     charged = {key: ratio * cost - 10.0 for key, ratio in tpot.items()}
     assert charged[0] == pytest.approx(4 * charged[1], rel=0.15)
 
 
 def test_a_class_without_evidence_keeps_its_verdict_where_another_one_changes():
-    before = {Path.P_D: Expected(140.0, 8.0), Path.D_LOCAL: Expected(70.0, 8.0)}
+    before = {Route.P_D: Expected(140.0, 8.0), Route.D_LOCAL: Expected(70.0, 8.0)}
     sure, unsure = Belief(1, 0.02, 0.1, 50), Belief(1, 0.3, 0.1, 50)
     now = {
-        Path.P_D: Cost(Expected(4500.0, 150.0), unsure, sure),
-        Path.D_LOCAL: Cost(Expected(2800.0, 278.0), unsure, sure),
+        Route.P_D: Cost(Expected(4500.0, 150.0), unsure, sure),
+        Route.D_LOCAL: Cost(Expected(2800.0, 278.0), unsure, sure),
     }
     classes = {"interactive": Weights(2.0, 1.0), "steady": Weights(1.0, 10.0)}
     figures, changed = settled(before, now, classes)
     assert changed == ["steady"]
     scores = {
-        name: score(figures[Path.P_D], figures[Path.D_LOCAL], w.ttft, w.tpot) for name, w in classes.items()
+        name: score(figures[Route.P_D], figures[Route.D_LOCAL], w.ttft, w.tpot) for name, w in classes.items()
     }
     assert scores["interactive"] > 0
     assert scores["steady"] < 0
-    assert figures[Path.P_D].ttft_ms > 2000, "the scale is taken over all the same"
+    assert figures[Route.P_D].ttft_ms > 2000, "the scale is taken over all the same"
 
 
 def test_the_charge_for_other_streams_makes_d_local_dearer():
@@ -274,7 +274,7 @@ def test_the_charge_for_other_streams_makes_d_local_dearer():
         alone.observe(record(decode_worker="d0", decode_running=0), n)
         crowded.observe(record(decode_worker="d0", decode_running=8), n)
     cell = str(sample_of(record()).cell)
-    dear, cheap = (each.learned.ratios.tpot(cell, Path.D_LOCAL, 50).ratio for each in (crowded, alone))
+    dear, cheap = (each.learned.ratios.tpot(cell, Route.D_LOCAL, 50).ratio for each in (crowded, alone))
     assert dear > 1.1 * cheap
 
 
@@ -286,11 +286,11 @@ def test_turns_with_a_stale_p_cache_do_not_make_p_d_look_dearer_than_it_is():
         lacks = usual + draw.choice((0, 1000, 3000))
         ttft_ms = 100 + 0.05 * lacks + draw.gauss(0, 3)
         learner.observe(
-            record(path=Path.P_D, ttft_ms=ttft_ms, n_in_tokens=100, p_missing_tokens=lacks - 100), n
+            record(path=Route.P_D, ttft_ms=ttft_ms, n_in_tokens=100, p_missing_tokens=lacks - 100), n
         )
     learned = (
-        learner.prior_cost(cell, Path.P_D).ttft_ms
-        * learner.learned.ratios.ttft(str(cell), Path.P_D, 600).ratio
+        learner.prior_cost(cell, Route.P_D).ttft_ms
+        * learner.learned.ratios.ttft(str(cell), Route.P_D, 600).ratio
     )
     assert learned == pytest.approx(100 + 0.05 * usual, rel=0.1)
 
@@ -302,7 +302,7 @@ def test_turns_with_a_stale_p_cache_do_not_make_p_d_look_dearer_than_it_is():
         ({"outcome": Outcome.ERROR}, Unfit.FAILED),
         ({"status": 503}, Unfit.FAILED),
         ({"reason": Reason.PREFILL_FAILED}, Unfit.DETOUR),
-        ({"path": Path.REPLICA}, Unfit.DETOUR),
+        ({"path": Route.REPLICA}, Unfit.DETOUR),
         ({"retries": 1}, Unfit.DETOUR),
         ({"migrations": 1}, Unfit.DETOUR),
         ({"ttft_ms": 0.0}, Unfit.NO_TIMES),
@@ -329,7 +329,7 @@ floats = st.floats(-1e300, 1e300)
     st.lists(
         st.fixed_dictionaries(
             {
-                "path": st.sampled_from(Path),
+                "path": st.sampled_from(Route),
                 "n_in_tokens": numbers,
                 "n_out_tokens": numbers,
                 "n_ctx_tokens": numbers,
@@ -364,11 +364,11 @@ BELIEF = Belief(1.0, 0.1, 0.1, 10.0)
 
 @given(costs, costs, costs, costs)
 def test_a_new_scale_leaves_every_score_as_it_was(p_d, d_local, new_p_d, new_d_local):
-    before = {Path.P_D: p_d, Path.D_LOCAL: d_local}
-    now = {Path.P_D: Cost(new_p_d, BELIEF, BELIEF), Path.D_LOCAL: Cost(new_d_local, BELIEF, BELIEF)}
+    before = {Route.P_D: p_d, Route.D_LOCAL: d_local}
+    now = {Route.P_D: Cost(new_p_d, BELIEF, BELIEF), Route.D_LOCAL: Cost(new_d_local, BELIEF, BELIEF)}
     after = rescaled(before, now)
     for weights in SLO_CLASSES.values():
-        assert score(after[Path.P_D], after[Path.D_LOCAL], weights.ttft, weights.tpot) == pytest.approx(
+        assert score(after[Route.P_D], after[Route.D_LOCAL], weights.ttft, weights.tpot) == pytest.approx(
             score(p_d, d_local, weights.ttft, weights.tpot), rel=1e-6, abs=1e-6
         )
 

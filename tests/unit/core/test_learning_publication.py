@@ -7,7 +7,7 @@ from ppd.core import policies, seeds
 from ppd.core.decision import Turn, View, WorkerView
 from ppd.core.learning.learner import Learner
 from ppd.core.learning.publication import MAX_EXPLORE, REFRESH_S, explore_share, improved
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.placement import parse_placement
 from ppd.core.records import TurnRecord, WorkerLoad
 from ppd.core.score import Weights
@@ -24,7 +24,7 @@ def record(**fields) -> TurnRecord:
         "ended_unix_s": 0.0,
         "model": "m",
         "placement": "2P2D",
-        "path": Path.D_LOCAL,
+        "path": Route.D_LOCAL,
         "reason": Reason.TABLE,
         "turn": 3,
         "cell": "large/mid_bal@1",
@@ -82,12 +82,12 @@ def test_evictions_are_published_and_the_policy_plans_for_them():
     turn = Turn(turn=3, n_in=100, n_out=100, n_ctx=1000, qps=1.0, d_cached=1000, idle_s=400)
     policy = policies.make("adaptive")
 
-    def route(turn: Turn, kv_use: float) -> tuple[Path, Reason]:
+    def route(turn: Turn, kv_use: float) -> tuple[Route, Reason]:
         view = View(prefill=WorkerView("p"), decode=WorkerView("d", kv_use=kv_use))
         decision = policy.decide(turn, view, table, Weights())
         return decision.path, decision.reason
 
-    assert route(turn, 0.9) == (Path.P_D, Reason.NOT_CACHED)
+    assert route(turn, 0.9) == (Route.P_D, Reason.NOT_CACHED)
     assert route(turn, 0.3)[1] is not Reason.NOT_CACHED
     assert route(msgspec.structs.replace(turn, idle_s=5), 0.9)[1] is not Reason.NOT_CACHED
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ppd.core import policies, score, seeds
 from ppd.core.cells import CELLS, Cell, Context, Ratio
 from ppd.core.decision import Turn, View, Weights, WorkerView
-from ppd.core.names import Path, Reason
+from ppd.core.names import Reason, Route
 from ppd.core.policies import guards
 from ppd.core.table import Table
 from tests.unit.core.tables import record, table
@@ -84,14 +84,14 @@ def test_any_turn_gets_a_path_that_can_be_served(name, one, view, tbl, w):
 def test_algorithm_1(name):
     policy = policies.make(name)
     first = policy.decide(turn(turn=1, d_cached=0), BOTH, SAVES, Weights())
-    assert (first.path, first.reason) == (Path.P_D, Reason.FIRST_TURN)
+    assert (first.path, first.reason) == (Route.P_D, Reason.FIRST_TURN)
     lost = policy.decide(turn(d_cached=0), BOTH, SAVES, Weights())
-    assert (lost.path, lost.reason) == (Path.P_D, Reason.NOT_CACHED)
+    assert (lost.path, lost.reason) == (Route.P_D, Reason.NOT_CACHED)
     kept = policy.decide(turn(), BOTH, SAVES, Weights())
-    assert (kept.path, kept.cell, kept.source) == (Path.D_LOCAL, str(HERE), str(HERE))
+    assert (kept.path, kept.cell, kept.source) == (Route.D_LOCAL, str(HERE), str(HERE))
     assert kept.score == pytest.approx(0.35)
-    assert kept.expected[Path.P_D].ttft_ms == 100
-    assert policy.decide(turn(), BOTH, SAVES, Weights(tpot=3)).path is Path.P_D
+    assert kept.expected[Route.P_D].ttft_ms == 100
+    assert policy.decide(turn(), BOTH, SAVES, Weights(tpot=3)).path is Route.P_D
     assert policy.decide(turn(), BOTH, None, Weights()).reason is Reason.NO_TABLE
 
 
@@ -105,10 +105,10 @@ def test_the_table_says_where_its_verdict_comes_from():
 @pytest.mark.parametrize("name", ALL)
 def test_an_empty_pool_leaves_one_path(name):
     decide = policies.make(name).decide
-    assert decide(turn(), View(decode=D), SAVES, Weights()).path is Path.D_LOCAL
+    assert decide(turn(), View(decode=D), SAVES, Weights()).path is Route.D_LOCAL
     assert decide(turn(turn=1), View(decode=D), SAVES, Weights()).reason is Reason.NO_PREFILL
-    assert decide(turn(), View(prefill=P, replica=R), SAVES, Weights()).path is Path.REPLICA
-    assert decide(turn(), View(replica=R), SAVES, Weights()).path is Path.REPLICA
+    assert decide(turn(), View(prefill=P, replica=R), SAVES, Weights()).path is Route.REPLICA
+    assert decide(turn(), View(replica=R), SAVES, Weights()).path is Route.REPLICA
 
 
 @pytest.mark.parametrize("name", ["adaptive", "ppd"])
@@ -117,14 +117,14 @@ def test_a_limit_outweighs_the_score(name, tpot):
     decide = policies.make(name).decide
     only_local = Weights(1, tpot, ttft_limit_ms=50)
     only_remote = Weights(1, tpot, tpot_limit_ms=9)
-    assert decide(turn(), BOTH, SAVES, only_local).path is Path.D_LOCAL
-    assert decide(turn(), BOTH, SAVES, only_remote).path is Path.P_D
+    assert decide(turn(), BOTH, SAVES, only_local).path is Route.D_LOCAL
+    assert decide(turn(), BOTH, SAVES, only_remote).path is Route.P_D
 
 
 def test_where_every_path_breaks_a_limit_the_table_goes_by_score_and_ours_by_the_smaller_breach():
     hopeless = Weights(1, 10, ttft_limit_ms=1)
-    assert policies.make("ppd").decide(turn(), BOTH, SAVES, hopeless).path is Path.P_D
-    assert policies.make("adaptive").decide(turn(), BOTH, SAVES, hopeless).path is Path.D_LOCAL
+    assert policies.make("ppd").decide(turn(), BOTH, SAVES, hopeless).path is Route.P_D
+    assert policies.make("adaptive").decide(turn(), BOTH, SAVES, hopeless).path is Route.D_LOCAL
 
 
 def test_far_from_every_limit_the_score_decides():
@@ -139,12 +139,12 @@ def test_more_care_for_tpot_never_turns_a_cell_local_that_it_costs(cell, w_ttft,
     row = SEED.lookup(cell.slot)
     if score.delta_tpot(row.p_d, row.d_local) <= 0 or w_ttft == 0:
         return
-    if SEED.verdicts(w_ttft, w_tpot)[cell.slot].path is Path.P_D:
-        assert SEED.verdicts(w_ttft, w_tpot + more)[cell.slot].path is Path.P_D
+    if SEED.verdicts(w_ttft, w_tpot)[cell.slot].path is Route.P_D:
+        assert SEED.verdicts(w_ttft, w_tpot + more)[cell.slot].path is Route.P_D
 
 
 def test_the_share_of_local_turns_falls_with_care_for_tpot():
-    shares = [sum(v.path is Path.D_LOCAL for v in SEED.verdicts(1, w)) for w in (0, 1, 3, 6, 12, 50, 1000)]
+    shares = [sum(v.path is Route.D_LOCAL for v in SEED.verdicts(1, w)) for w in (0, 1, 3, 6, 12, 50, 1000)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0.95 * len(CELLS)
     assert shares[-1] < 0.4 * len(CELLS)  # in the rest D-local was better in TPOT too
@@ -162,7 +162,7 @@ def explored(policy, table_, w=None, n=5000):
 def test_exploration_takes_the_other_path_for_a_bounded_share():
     tried = explored(policies.make("adaptive"), SAVES)
     assert 25 <= len(tried) <= 75
-    assert {d.path for d in tried} == {Path.P_D}
+    assert {d.path for d in tried} == {Route.P_D}
     assert not explored(policies.make("adaptive", explore=0.0), SAVES)
     assert policies.make("adaptive").decide(turn(), BOTH, SAVES, Weights()).reason is not Reason.EXPLORE
 
@@ -193,9 +193,9 @@ def test_a_table_widens_exploration_within_bounds_and_cannot_switch_it_on():
 def test_pull_back_is_how_p_d_is_done_until_it_is_measured():
     on = View(P, D, pullback=True)
     decide = policies.make("adaptive").decide
-    assert decide(turn(), on, SAVES, Weights(tpot=3)).path is Path.P_D_PULLBACK
-    assert decide(turn(), on, SAVES, Weights()).path is Path.D_LOCAL
-    assert decide(turn(), BOTH, SAVES, Weights(tpot=3)).path is Path.P_D
+    assert decide(turn(), on, SAVES, Weights(tpot=3)).path is Route.P_D_PULLBACK
+    assert decide(turn(), on, SAVES, Weights()).path is Route.D_LOCAL
+    assert decide(turn(), BOTH, SAVES, Weights(tpot=3)).path is Route.P_D
 
 
 def test_measured_pull_back_has_to_win():
@@ -203,9 +203,9 @@ def test_measured_pull_back_has_to_win():
     decide = policies.make("adaptive").decide
     good = table(record(HERE, p_d=(100, 8), d_local=(40, 10), p_d_pullback=(30, 8)))
     bad = table(record(HERE, p_d=(100, 8), d_local=(120, 10), p_d_pullback=(130, 8)))
-    assert decide(turn(), on, good, Weights()).path is Path.P_D_PULLBACK
-    assert decide(turn(), BOTH, good, Weights()).path is Path.D_LOCAL
-    assert decide(turn(), on, bad, Weights()).path is Path.P_D
+    assert decide(turn(), on, good, Weights()).path is Route.P_D_PULLBACK
+    assert decide(turn(), BOTH, good, Weights()).path is Route.D_LOCAL
+    assert decide(turn(), on, bad, Weights()).path is Route.P_D
 
 
 # --- the others --------------------------------------------------------------------------------
@@ -216,31 +216,31 @@ BUSY_P = View(WorkerView("p", queued_prefill_tokens=10_000, max_batch_tokens=819
 @pytest.mark.parametrize(
     ("spec", "one", "view", "expected"),
     [
-        ("static:x=0", turn(), BOTH, Path.P_D),
-        ("static:x=1", turn(), BOTH, Path.D_LOCAL),
-        ("static:x=0.5", turn(draw=0.49), BOTH, Path.D_LOCAL),
-        ("static:x=0.5", turn(draw=0.5), BOTH, Path.P_D),
-        ("replica", turn(), View(P, D, R), Path.REPLICA),
-        ("replica", turn(), BOTH, Path.P_D),
-        ("uncached", turn(), BOTH, Path.D_LOCAL),
-        ("uncached", turn(n_in=256), BOTH, Path.P_D),
-        ("uncached:threshold=257", turn(n_in=256), BOTH, Path.D_LOCAL),
-        ("uncached", turn(turn=1, n_ctx=0, n_in=255, d_cached=0), BOTH, Path.D_LOCAL),
-        ("isl_bounding", turn(), BOTH, Path.D_LOCAL),
-        ("isl_bounding", turn(n_in=2048), BOTH, Path.P_D),
-        ("isl_bounding", turn(n_ctx=30, n_in=100, d_cached=30), BOTH, Path.P_D),
-        ("isl_bounding", turn(turn=1, n_ctx=0, d_cached=0), BOTH, Path.P_D),
-        ("prefill_load", turn(), BOTH, Path.P_D),
-        ("prefill_load", turn(), BUSY_P, Path.D_LOCAL),
-        ("prefill_load:prefill_busy=2", turn(), BUSY_P, Path.P_D),
-        ("isl_or_load", turn(n_in=4000), BOTH, Path.P_D),
-        ("isl_or_load", turn(n_in=4000), BUSY_P, Path.D_LOCAL),
-        ("isl_or_load", turn(), BOTH, Path.D_LOCAL),
-        ("ampd", turn(), BOTH, Path.P_D),
-        ("ampd", turn(), BUSY_P, Path.D_LOCAL),
-        ("conserve", turn(d_cached=0), BOTH, Path.D_LOCAL),
-        ("conserve", turn(turn=1), BOTH, Path.P_D),
-        ("least_ttft", turn(), BOTH, Path.D_LOCAL),
+        ("static:x=0", turn(), BOTH, Route.P_D),
+        ("static:x=1", turn(), BOTH, Route.D_LOCAL),
+        ("static:x=0.5", turn(draw=0.49), BOTH, Route.D_LOCAL),
+        ("static:x=0.5", turn(draw=0.5), BOTH, Route.P_D),
+        ("replica", turn(), View(P, D, R), Route.REPLICA),
+        ("replica", turn(), BOTH, Route.P_D),
+        ("uncached", turn(), BOTH, Route.D_LOCAL),
+        ("uncached", turn(n_in=256), BOTH, Route.P_D),
+        ("uncached:threshold=257", turn(n_in=256), BOTH, Route.D_LOCAL),
+        ("uncached", turn(turn=1, n_ctx=0, n_in=255, d_cached=0), BOTH, Route.D_LOCAL),
+        ("isl_bounding", turn(), BOTH, Route.D_LOCAL),
+        ("isl_bounding", turn(n_in=2048), BOTH, Route.P_D),
+        ("isl_bounding", turn(n_ctx=30, n_in=100, d_cached=30), BOTH, Route.P_D),
+        ("isl_bounding", turn(turn=1, n_ctx=0, d_cached=0), BOTH, Route.P_D),
+        ("prefill_load", turn(), BOTH, Route.P_D),
+        ("prefill_load", turn(), BUSY_P, Route.D_LOCAL),
+        ("prefill_load:prefill_busy=2", turn(), BUSY_P, Route.P_D),
+        ("isl_or_load", turn(n_in=4000), BOTH, Route.P_D),
+        ("isl_or_load", turn(n_in=4000), BUSY_P, Route.D_LOCAL),
+        ("isl_or_load", turn(), BOTH, Route.D_LOCAL),
+        ("ampd", turn(), BOTH, Route.P_D),
+        ("ampd", turn(), BUSY_P, Route.D_LOCAL),
+        ("conserve", turn(d_cached=0), BOTH, Route.D_LOCAL),
+        ("conserve", turn(turn=1), BOTH, Route.P_D),
+        ("least_ttft", turn(), BOTH, Route.D_LOCAL),
     ],
 )
 def test_the_rules_of_the_others(spec, one, view, expected):
@@ -255,8 +255,8 @@ def test_ampd_weighs_costs_when_both_are_busy():
         )
 
     ampd = policies.make("ampd")
-    assert ampd.decide(turn(n_in=1000, p_cached=2048), view(100, 100), None, Weights()).path is Path.P_D
-    assert ampd.decide(turn(n_in=1000, p_cached=2048), view(5000, 100), None, Weights()).path is Path.D_LOCAL
+    assert ampd.decide(turn(n_in=1000, p_cached=2048), view(100, 100), None, Weights()).path is Route.P_D
+    assert ampd.decide(turn(n_in=1000, p_cached=2048), view(5000, 100), None, Weights()).path is Route.D_LOCAL
 
 
 def test_kairos_needs_room_between_tokens_and_a_timely_first_one():
@@ -275,10 +275,10 @@ def test_kairos_needs_room_between_tokens_and_a_timely_first_one():
     def path(*args):
         return policies.make("kairos").decide(turn(), view(*args), None, Weights(tpot_limit_ms=20)).path
 
-    assert path(8) is Path.D_LOCAL
-    assert path(20) is Path.P_D  # no room
-    assert path(19) is Path.P_D  # room for ten tokens a step: 13 steps are too many
-    assert path(8, 20_000) is Path.P_D
+    assert path(8) is Route.D_LOCAL
+    assert path(20) is Route.P_D  # no room
+    assert path(19) is Route.P_D  # room for ten tokens a step: 13 steps are too many
+    assert path(8, 20_000) is Route.P_D
 
 
 @pytest.mark.parametrize(

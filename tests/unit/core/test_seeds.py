@@ -1,5 +1,5 @@
 import importlib.util
-from pathlib import Path as FilePath
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +9,7 @@ from ppd.core.seeds import sweep
 from ppd.core.table import Table
 
 pytestmark = pytest.mark.unit
-SCRIPT = FilePath(__file__).parents[3] / "scripts" / "build_seed_tables.py"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "build_seed_tables.py"
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ppd.core import cells
 from ppd.core.cells import CELLS, Cell, Context, Ratio
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.records import CellRecord, Estimate, PathEstimate
 from ppd.core.table import Table, TableError
 from tests.unit.core.tables import figures, record, snapshot, table
@@ -20,7 +20,7 @@ FAR = Cell(Context.SMALL, Ratio.HUGE_PASTE, 20.0)
 def test_a_measured_cell_answers_for_itself():
     row = table(record(HERE, p_d=(100, 8), d_local=(40, 9))).lookup(HERE.slot)
     assert (row.source, row.exact) == (HERE, True)
-    assert row.expected[Path.P_D].ttft_ms == 100
+    assert row.expected[Route.P_D].ttft_ms == 100
     assert row.d_local.tpot_ms == 9
     assert row.pullback is None
 
@@ -37,14 +37,14 @@ def test_every_other_cell_points_at_the_nearest_measured_one(measured):
 def test_a_cell_with_one_path_is_not_scored():
     t = table(record(HERE, d_local=(40, 9)), record(FAR, p_d=(100, 8), d_local=(200, 9)))
     assert t.lookup(HERE.slot).source == FAR
-    assert t.verdicts(1, 1)[HERE.slot].path is Path.P_D
+    assert t.verdicts(1, 1)[HERE.slot].path is Route.P_D
 
 
 def test_verdicts_follow_the_weights():
     t = table(record(HERE, p_d=(100, 8), d_local=(40, 10)))  # saves 60 %, adds 25 %
     assert t.verdicts(1, 1)[HERE.slot].score == pytest.approx(0.35)
-    assert t.verdicts(1, 1)[HERE.slot].path is Path.D_LOCAL
-    assert t.verdicts(1, 3)[HERE.slot].path is Path.P_D
+    assert t.verdicts(1, 1)[HERE.slot].path is Route.D_LOCAL
+    assert t.verdicts(1, 3)[HERE.slot].path is Route.P_D
     assert t.verdicts(1, 1) is t.verdicts(1, 1)
 
 
@@ -59,13 +59,13 @@ def test_a_tie_goes_to_the_nearest_decided_cell():
     tied = Cell(Context.LARGE, Ratio.MID_BAL, 6.0)
     t = table(record(tied, p_d=(100, 8), d_local=(100, 8)), record(HERE, p_d=(100, 8), d_local=(40, 8)))
     verdict = t.verdicts(1, 1)[tied.slot]
-    assert (verdict.path, verdict.row.source, verdict.row.exact) == (Path.D_LOCAL, HERE, False)
+    assert (verdict.path, verdict.row.source, verdict.row.exact) == (Route.D_LOCAL, HERE, False)
     assert verdict.cell == str(tied)
 
 
 def test_where_all_is_tied_the_score_is_not_above_zero():
     t = table(record(HERE, p_d=(100, 8), d_local=(40, 9)))
-    assert t.verdicts(0, 0)[HERE.slot].path is Path.P_D
+    assert t.verdicts(0, 0)[HERE.slot].path is Route.P_D
 
 
 def broken(**changes: object) -> CellRecord:

@@ -63,7 +63,7 @@ def test_errors_and_slow_turns_are_kept_whatever_the_share_is() -> None:
 
 
 def test_what_the_tail_rules_ask_for_is_what_a_turns_span_says() -> None:
-    ledger = (DEPLOY.parents[1] / "controlplane" / "ledger.py").read_text()
+    ledger = (DEPLOY.parents[1] / "controlplane" / "turn" / "ledger.py").read_text()
     for policy in read("jaeger/config.yaml")["processors"]["tail_sampling"]["policies"]:
         key = policy[policy["type"]].get("key")
         assert key is None or f'"{key}":' in ledger, key

@@ -22,7 +22,12 @@ _METRIC = re.compile(r"\b(?:ppd_[a-z0-9_]+|vllm:[a-z0-9_]+)\b")
 
 def ours() -> dict[str, set[str]]:
     """Each sample that frontend and planner export, with its labels."""
-    for module in ("controlplane.metrics", "planner.metrics", "ppd.runtime.tasks", "ppd.runtime.bus"):
+    for module in (
+        "controlplane.telemetry.metrics",
+        "planner.metrics",
+        "ppd.runtime.tasks",
+        "ppd.runtime.bus",
+    ):
         importlib.import_module(module)
     samples: dict[str, set[str]] = {}
     for collector in set(REGISTRY._collector_to_names):

@@ -2,7 +2,7 @@
 
 from planner.profile.records import Flag, Point, Sample
 from ppd.core.cells import Cell, parse_cell
-from ppd.core.names import Path
+from ppd.core.names import Route
 from ppd.core.score import SLO_CLASSES
 
 CLASSES = tuple(SLO_CLASSES.values())
@@ -33,7 +33,7 @@ def samples(
 
 def point(
     text: str,
-    path: Path,
+    path: Route,
     ttft_ms: float,
     tpot_ms: float = 10.0,
     n: int = 10,
@@ -57,5 +57,5 @@ def pair(
     """One cell on P->D and on D-local."""
     return [
         point(text, path, ttft[i], tpot[i], **fields)  # type: ignore[arg-type]
-        for i, path in enumerate((Path.P_D, Path.D_LOCAL))
+        for i, path in enumerate((Route.P_D, Route.D_LOCAL))
     ]

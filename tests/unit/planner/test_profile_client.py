@@ -15,7 +15,7 @@ from planner.profile.client import Frontend, TurnError
 from planner.profile.conversation import hold
 from planner.profile.records import Flag, ProfileError
 from planner.profile.words import Words
-from ppd.core.names import Path
+from ppd.core.names import Route
 from tests.unit.planner.profiles import cell
 
 pytestmark = pytest.mark.unit
@@ -118,7 +118,7 @@ async def test_no_frontend_is_said_at_once():
 
 
 async def test_a_turn_is_counted_by_usage_and_timed(frontend: Frontend):
-    answer = await frontend.ask([{"role": "user", "content": "a b c"}], 5, "s", 10.0, Path.D_LOCAL)
+    answer = await frontend.ask([{"role": "user", "content": "a b c"}], 5, "s", 10.0, Route.D_LOCAL)
     assert (answer.route, answer.reason) == ("d-local", "forced")
     assert (answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens) == (6, 5, 7)
     assert answer.text == "a a a a a "
@@ -127,7 +127,7 @@ async def test_a_turn_is_counted_by_usage_and_timed(frontend: Frontend):
 
 async def test_without_the_key_nothing_is_forced(fake: FakeFrontend, frontend: Frontend):
     stranger = Frontend(frontend._http, frontend._url, "wrong")
-    answer = await stranger.ask([{"role": "user", "content": "a"}], 1, "s", 10.0, Path.D_LOCAL)
+    answer = await stranger.ask([{"role": "user", "content": "a"}], 1, "s", 10.0, Route.D_LOCAL)
     assert answer.route == "p-d"
     with pytest.raises(ProfileError, match="PPD_ADMIN_KEY"):
         await preflight.warm_up(stranger, words())
@@ -154,7 +154,7 @@ async def test_a_deadline_ends_a_turn(frontend: Frontend):
 
 
 async def test_a_conversation_has_its_cells_shape(fake: FakeFrontend, frontend: Frontend):
-    samples = await hold(frontend, words(), cell(TINY), Path.D_LOCAL, 3, 10.0)
+    samples = await hold(frontend, words(), cell(TINY), Route.D_LOCAL, 3, 10.0)
     assert [sample.turn for sample in samples] == [2, 3]
     assert all(sample.ok for sample in samples)
     assert (samples[0].n_ctx, samples[0].n_out) == (256, 32)
@@ -166,7 +166,7 @@ async def test_a_conversation_has_its_cells_shape(fake: FakeFrontend, frontend: 
 async def test_no_two_conversations_begin_alike(fake: FakeFrontend, frontend: Frontend):
     drawn = words()
     for _ in range(20):
-        await hold(frontend, drawn, cell(TINY), Path.P_D, 2, 10.0)
+        await hold(frontend, drawn, cell(TINY), Route.P_D, 2, 10.0)
     first_turns = [body for body in fake.bodies if len(body["messages"]) == 2]
     assert len({body["messages"][0]["content"] for body in first_turns}) == 20
     assert len({body["cache_salt"] for body in first_turns}) == 20
@@ -174,7 +174,7 @@ async def test_no_two_conversations_begin_alike(fake: FakeFrontend, frontend: Fr
 
 async def test_a_turn_that_went_another_way_measured_nothing(fake: FakeFrontend, frontend: Frontend):
     fake.route = "p-d"
-    samples = await hold(frontend, words(), cell(TINY), Path.D_LOCAL, 2, 10.0)
+    samples = await hold(frontend, words(), cell(TINY), Route.D_LOCAL, 2, 10.0)
     assert samples[-1].error == "went p-d (forced)"
     assert "went p-d" in await preflight.pulls_back(frontend, words())
 
@@ -188,7 +188,7 @@ async def test_a_conversation_ends_with_its_failed_turn(
     fake: FakeFrontend, frontend: Frontend, turn: int, counted: int
 ):
     fake.fail_turn = turn
-    samples = await hold(frontend, words(), cell(TINY), Path.D_LOCAL, 3, 10.0)
+    samples = await hold(frontend, words(), cell(TINY), Route.D_LOCAL, 3, 10.0)
     assert len(samples) == counted
     assert samples[-1].turn == turn
     assert "503" in samples[-1].error
@@ -196,12 +196,12 @@ async def test_a_conversation_ends_with_its_failed_turn(
 
 async def test_a_point_counts_all_but_its_lead(fake: FakeFrontend, frontend: Frontend):
     plan = Plan(cell(TINY), rate=200.0, lead=3, counted=4, seconds=1.0, deadline_s=10.0)
-    point = await load.measure(frontend, words(), plan, Path.D_LOCAL, 2, random.Random(1))
+    point = await load.measure(frontend, words(), plan, Route.D_LOCAL, 2, random.Random(1))
     assert len(point.samples) == 4
     assert len(set(fake.sessions)) == 7
-    assert (point.cell, point.path, point.rate, point.flag) == (TINY, Path.D_LOCAL, 200.0, None)
+    assert (point.cell, point.path, point.rate, point.flag) == (TINY, Route.D_LOCAL, 200.0, None)
     fake.fail_turn = 2
-    point = await load.measure(frontend, words(), plan, Path.D_LOCAL, 2, random.Random(1))
+    point = await load.measure(frontend, words(), plan, Route.D_LOCAL, 2, random.Random(1))
     assert point.flag is Flag.FAILED
 
 

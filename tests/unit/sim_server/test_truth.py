@@ -6,7 +6,7 @@ import pytest
 from bench import truth_load, truth_profile, truth_report
 from bench.truth_engines import EngineError, Engines
 from bench.truth_load import Turn, path_of
-from ppd.core.names import Path, Role
+from ppd.core.names import Role, Route
 
 pytestmark = pytest.mark.unit
 
@@ -58,13 +58,13 @@ async def test_an_engine_that_refuses_is_an_error_that_names_it(start):
 
 def test_half_of_the_later_turns_stay_on_d():
     paths = [path_of(c, i) for c in range(10) for i in range(1, 9)]
-    assert paths.count(Path.D_LOCAL) == 40
-    assert {path_of(c, 0) for c in range(10)} == {Path.P_D}
+    assert paths.count(Route.D_LOCAL) == 40
+    assert {path_of(c, 0) for c in range(10)} == {Route.P_D}
 
 
 def test_errors_are_of_medians_over_the_same_turns():
     def turns(ttft_s):
-        return [Turn(0, i, Path.P_D, ttft_s * (i + 1), 0.01, 1.0) for i in range(3)]
+        return [Turn(0, i, Route.P_D, ttft_s * (i + 1), 0.01, 1.0) for i in range(3)]
 
     found = {(g.turns, g.what): g for g in truth_report.compare(turns(0.1), turns(0.12))}
     assert found["later, P->D", "ttft"].error == pytest.approx(0.2)

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from ppd.core import policies, seeds
-from ppd.core.names import Path, Role
+from ppd.core.names import Role, Route
 from ppd.core.score import Weights
 from ppd.core.table import Table
 from simulator import offline, workloads
@@ -92,7 +92,7 @@ def test_d_local_moves_only_the_first_turns_kv():
     _, remote = run("static:x=0", chats)
     assert all(j.kv_bytes == 0 for j in local if j.index > 0)
     assert sum(j.kv_bytes for j in local) < sum(j.kv_bytes for j in remote)
-    assert {j.route.path for j in local if j.index > 0} == {Path.D_LOCAL}
+    assert {j.route.path for j in local if j.index > 0} == {Route.D_LOCAL}
 
 
 def test_a_streak_of_local_turns_makes_the_next_p_to_d_dearer():
@@ -103,7 +103,7 @@ def test_a_streak_of_local_turns_makes_the_next_p_to_d_dearer():
 
         def route(self, job, cluster):
             found = super().route(job, cluster)
-            return replace(found, path=Path.D_LOCAL, prefill=None) if job.index in self._turns else found
+            return replace(found, path=Route.D_LOCAL, prefill=None) if job.index in self._turns else found
 
     def last_ttft(streak):
         chat = Conversation(0, 0.0, (TurnSpec(256, 256),) * 12)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ppd.core.names import Path
+from ppd.core.names import Route
 from simulator.sweep import Constants, simulate
 
 pytestmark = pytest.mark.unit
@@ -35,12 +35,12 @@ def test_conversations_fall_on_workers_at_random():
 
 def test_a_turn_that_the_proxy_knows_stays_where_its_conversation_lives():
     known = routes("1P_3pD", lost=0.0)
-    assert {path for path, _, _ in known[1]} == {Path.D_LOCAL}
+    assert {path for path, _, _ in known[1]} == {Route.D_LOCAL}
 
 
 def test_a_turn_that_it_does_not_know_is_placed_anew():
     lost = routes("1P_3pD", lost=1.0)
-    assert {path for path, _, _ in lost[1]} == {Path.P_D}
+    assert {path for path, _, _ in lost[1]} == {Route.P_D}
     some = routes("1P_3pD", lost=0.25)
-    share = sum(path is Path.P_D for path, _, _ in some[1]) / len(some[1])
+    share = sum(path is Route.P_D for path, _, _ in some[1]) / len(some[1])
     assert 0.1 < share < 0.45

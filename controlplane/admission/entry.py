@@ -1,0 +1,127 @@
+"""The way in and out of every request: who it is from, what it is called, what is told and logged of it."""
+
+import logging
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from controlplane.admission.keys import Access
+from controlplane.errors import ApiError
+from controlplane.http.cors import Cors
+from controlplane.http.exchange import Exchange
+from controlplane.telemetry.access_log import AccessLog
+from ppd.core.names import H_REASON, H_REQUEST_ID, H_ROUTE, H_TRACE_ID
+from ppd.runtime import ids
+from ppd.runtime.keys import ApiKey
+
+_REQUEST_ID = H_REQUEST_ID.encode()
+_TRACE_ID = H_TRACE_ID.encode()
+_CLIENT_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+# What health checks, scrapes and the live page need; the page's own data is behind the admin key.
+_OPEN = ("/live", "/ready", "/health", "/metrics", "/openapi.json", "/admin/", "/ui")
+
+
+class Visit:
+    """Who comes, and under which ids."""
+
+    __slots__ = ("key", "request_id", "shown_id", "started_s", "trace_id")
+
+    def __init__(self, headers: dict[bytes, bytes]) -> None:
+        self.key: ApiKey | None = None
+        self.request_id = ids.token_hex(12)  # ours, for engines and records
+        given = headers.get(_REQUEST_ID)
+        self.shown_id = given if given and _CLIENT_ID.fullmatch(given) else self.request_id.encode()
+        given = headers.get(b"traceparent")
+        parent = _TRACEPARENT.fullmatch(given) if given else None
+        self.trace_id = parent[1].decode() if parent else ids.token_hex(16)
+        self.started_s = time.monotonic()
+
+
+class Door:
+    """Around the whole frontend."""
+
+    def __init__(
+        self,
+        inner: Callable[[Exchange], Awaitable[None]],
+        access: Access,
+        cors: Cors | None,
+        log: AccessLog | None,
+        logger: logging.Logger,
+    ) -> None:
+        self._inner = inner
+        self._access = access
+        self._cors = cors
+        self._access_log = log
+        self._log = logger
+
+    def judge(self, exchange: Exchange) -> ApiError | None:
+        """Whoever has no key is told so before a body is read."""
+        visit = exchange.visit = Visit(exchange.headers)
+        exchange.common = [(_REQUEST_ID, visit.shown_id), (_TRACE_ID, visit.trace_id.encode())]
+        if self._cors is not None:
+            exchange.common += self._cors.headers(exchange.headers)
+            if self._cors.asks(exchange):
+                return None
+        if self._access.open or exchange.path.startswith(_OPEN):
+            return None
+        try:
+            visit.key = self._access.who(exchange.headers)
+        except ApiError as error:
+            return error
+        return None
+
+    async def __call__(self, exchange: Exchange) -> None:
+        visit: Visit = exchange.visit
+        counted: ApiKey | None = None
+        try:
+            if self._cors is not None and self._cors.asks(exchange):
+                self._cors.answer(exchange)
+                return
+            if visit.key is not None and exchange.method == "POST":
+                self._access.enter(visit.key)
+                counted = visit.key
+            await self._inner(exchange)
+        except ApiError as error:
+            exchange.fail(error, [])
+        except Exception:
+            self._log.exception("%s %s", exchange.method, exchange.path[:200])
+            exchange.fail(ApiError(500, "internal error"), [])
+        finally:
+            if counted is not None:
+                self._access.leave(counted)
+            if self._access_log is not None:
+                self._access_log.add(_line(exchange))
+
+    def lost(self, exchange: Exchange) -> None:
+        """It hung up in the middle of its request."""
+        if self._access_log is not None:
+            self._access_log.add(_line(exchange))
+
+
+def traced(exchange: Exchange, trace_id: str) -> None:
+    """The request is a part of this trace: it is told and logged so."""
+    exchange.visit.trace_id = trace_id
+    exchange.common[1] = (_TRACE_ID, trace_id.encode())
+
+
+def _line(exchange: Exchange) -> dict[str, Any]:
+    visit: Visit = exchange.visit
+    told = dict(exchange.answered)
+    peer = exchange.peer
+    return {
+        "unix_s": round(time.time(), 3),
+        "pid": os.getpid(),
+        "method": exchange.method,
+        "path": exchange.path[:256],
+        "status": exchange.status or 499,  # it hung up before there was an answer
+        "ms": round((time.monotonic() - visit.started_s) * 1e3, 2),
+        "client": peer[0] if peer else "",
+        "key": visit.key.name if visit.key else "",
+        "route": told.get(H_ROUTE.encode(), b"").decode(),
+        "reason": told.get(H_REASON.encode(), b"").decode(),
+        "request_id": visit.shown_id.decode(),
+        "trace_id": visit.trace_id,
+    }

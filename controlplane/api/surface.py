@@ -1,0 +1,186 @@
+"""The FastAPI surface: models, health, metrics, the OpenAPI document; what an operator asks is in `admin`."""
+
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from controlplane import ui
+from controlplane.admission.gate import Gate
+from controlplane.api import admin
+from controlplane.api.schemas import document
+from controlplane.engines.cluster import Cluster
+from controlplane.errors import ApiError, no_such_model
+from controlplane.settings import FrontendSettings
+from controlplane.shared.siblings import Siblings
+from controlplane.shared.tables import Tables
+from controlplane.telemetry import metrics
+from ppd.core.names import Role
+from ppd.core.sessions import SessionStore
+from ppd.runtime.bus import Bus
+from ppd.runtime.registry import WorkerWatch
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the surface shows."""
+
+    settings: FrontendSettings
+    cluster: Cluster
+    watch: WorkerWatch
+    bus: Bus
+    tables: Tables
+    sessions: SessionStore
+    siblings: Siblings
+    gate: Gate
+
+
+def build(parts: Parts) -> FastAPI:
+    app = FastAPI(
+        title="PPD frontend", version=version("ppd"), docs_url=None, redoc_url=None, redirect_slashes=False
+    )
+    document(app)
+    _errors(app)
+    _public(app, parts)
+    app.include_router(admin.router(parts))
+    ui.mount(app, parts)
+    return app
+
+
+def _errors(app: FastAPI) -> None:
+    def shaped(error: ApiError) -> Response:
+        headers = {name.decode(): value.decode() for name, value in error.headers()}
+        return Response(error.body(), error.status, headers)
+
+    async def api(_: Request, error: Any) -> Response:
+        return shaped(error)
+
+    async def http(request: Request, error: Any) -> Response:
+        answer = shaped(ApiError(error.status_code, str(error.detail)))
+        answer.headers.update(error.headers or {})
+        if error.status_code == 405:
+            answer.headers["allow"] = ", ".join(_methods(app, request.scope))
+        return answer
+
+    async def invalid(_: Request, error: Any) -> Response:
+        first = error.errors()[0]
+        param = ".".join(str(part) for part in first.get("loc", ())[1:])
+        return shaped(ApiError(400, f"{param}: {first.get('msg', 'invalid')}", param=param))
+
+    async def unexpected(_: Request, error: Any) -> Response:
+        return shaped(ApiError(500, "internal error"))
+
+    app.add_exception_handler(ApiError, api)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Exception, unexpected)
+
+
+def _methods(app: FastAPI, scope: Any) -> list[str]:
+    """Those that the path has, over all of its routes: the framework names those of one."""
+    routes = (route for route in app.routes if route.matches(scope)[0] is not Match.NONE)
+    return sorted({method for route in routes for method in getattr(route, "methods", None) or ()})
+
+
+def _public(app: FastAPI, parts: Parts) -> None:
+    @app.get("/v1/models", tags=["openai"])
+    async def models() -> dict[str, Any]:
+        """The models that can be served now."""
+        data = [_model(parts, name) for name, _ in parts.cluster.by_model() if parts.cluster.servable(name)]
+        return {"object": "list", "data": data}
+
+    @app.get("/v1/models/{model:path}", tags=["openai"])
+    async def model(model: str) -> dict[str, Any]:
+        """One model."""
+        if not parts.cluster.servable(model):
+            raise no_such_model(model)
+        return _model(parts, model)
+
+    @app.get("/live", tags=["health"])
+    async def live() -> dict[str, str]:
+        """This process runs."""
+        return {"status": "live"}
+
+    @app.get("/ready", tags=["health"])
+    async def ready() -> JSONResponse:
+        """At least one model can be served."""
+        health = _health(parts)
+        return JSONResponse({"status": health["status"]}, 200 if health["ready"] else 503)
+
+    @app.get("/health", tags=["health"])
+    async def health() -> JSONResponse:
+        """What can be served, and what is missing."""
+        state = _health(parts)
+        return JSONResponse(state, 200 if state["ready"] else 503)
+
+    @app.get("/metrics", tags=["health"])
+    async def scrape() -> Response:
+        """Prometheus metrics."""
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _model(parts: Parts, name: str) -> dict[str, Any]:
+    lengths = [
+        worker.record.max_model_len_tokens
+        for worker in parts.cluster.workers.values()
+        if worker.record.model == name and worker.record.max_model_len_tokens
+    ]
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(parts.cluster.models_seen.get(name) or time.time()),
+        "owned_by": "ppd",
+        "max_model_len": min(lengths, default=None),
+    }
+
+
+def _health(parts: Parts) -> dict[str, Any]:
+    models: dict[str, Any] = {}
+    for name, roles in parts.cluster.by_model():
+        counts = {role.value: len(workers) for role, workers in roles.items()}
+        missing = [role.value for role in (Role.PREFILL, Role.DECODE) if not roles[role]]
+        if roles[Role.REPLICA] and len(missing) == 2:
+            missing = []
+        models[name] = {
+            "servable": parts.cluster.servable(name),
+            "placement": parts.cluster.placement(name),
+            "ready": counts,
+            "missing": missing,
+            "suspect": parts.cluster.suspects(name),
+            "table_version": table.version
+            if (table := parts.tables.table(name, parts.cluster.placement(name)))
+            else None,
+        }
+    servable = any(model["servable"] for model in models.values())
+    outages = [
+        what for what, up in (("etcd", parts.watch.connected), ("nats", parts.bus.connected)) if not up
+    ]
+    lacking = any(model["missing"] or model["suspect"] for model in models.values())
+    whole = servable and not outages and not lacking
+    return {
+        "status": "ok" if whole else "degraded" if servable else "unavailable",
+        "ready": servable,
+        "models": models,
+        "etcd": "connected" if parts.watch.connected else "away",
+        "nats": "connected" if parts.bus.connected else "away",
+        "sessions": len(parts.sessions),
+        "why": _why(models, outages),
+    }
+
+
+def _why(models: dict[str, Any], outages: list[str]) -> list[str]:
+    reasons = [f"{name} is away; the last known view serves on" for name in outages]
+    if not models:
+        reasons.append("no worker is registered")
+    for name, model in models.items():
+        if model["missing"]:
+            reasons.append(f"{name}: no {' and no '.join(model['missing'])} worker is ready")
+        reasons += [f"{name}: {worker} is suspect, {why}" for worker, why in model["suspect"].items()]
+    return reasons

@@ -1,0 +1,155 @@
+"""One engine as this frontend sees it: its record, its last load report, and our own turns on it since."""
+
+from types import TracebackType
+from typing import NamedTuple
+
+from controlplane.engines.upstream import Pool
+from ppd.core.decision import WorkerView
+from ppd.core.names import WorkerStatus
+from ppd.core.records import WorkerLoad, WorkerRecord
+
+_FIRST_REST_S = 0.5
+_MAX_REST_S = 10.0
+
+
+class Patience(NamedTuple):
+    """For how long an engine may give no sign of life before it is suspected."""
+
+    silent_s: float = 10.0  # and answers nothing
+    stuck_s: float = 30.0  # and answers, but makes no step
+    stale_s: float = 2.0  # older reports say nothing
+
+
+class Worker:
+    """One incarnation of an engine."""
+
+    def __init__(self, record: WorkerRecord, pool: Pool) -> None:
+        self.record = record
+        self.id = record.worker_id
+        self.signature = record.kv_signature()
+        self.pool = pool
+        self.gone = False
+        self.unlisted_s = 0.0  # since when the registry lacks it, though its agent is well; 0 = it does not
+        self.suspected = ""  # why; such a worker is used as little as one that is gone
+        self.running = 0  # our turns on it
+        self.prefill_tokens = 0  # of those, prompt tokens not computed yet
+        self.unsent_kv_tokens = 0  # of our hand-offs from it, those whose KV is not on their D yet
+        self._load: WorkerLoad | None = None
+        self._load_s = 0.0
+        self._running_at_report = 0
+        self._prefill_at_report = 0
+        self._failures = 0
+        self._rests_until_s = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.record.name or self.record.worker_id
+
+    @property
+    def told(self) -> bytes:
+        """The name, as clients see it."""
+        return self.name.encode()
+
+    @property
+    def ready(self) -> bool:
+        return not self.gone and not self.suspected and self.record.status is WorkerStatus.READY
+
+    def report(self, load: WorkerLoad, now_s: float) -> None:
+        self._load, self._load_s = load, now_s
+        self._running_at_report, self._prefill_at_report = self.running, self.prefill_tokens
+
+    def report_age_s(self, now_s: float) -> float:
+        return now_s - self._load_s + self._load.silent_s if self._load else 1e9
+
+    def trouble(self, now_s: float, patience: Patience, reports_flow: bool) -> str:
+        """Why it seems to hang; empty where nothing says so. What its agent says counts, and where that is
+        silent too, what it owes us; but never against an engine from which bytes come."""
+        load = self._load if now_s - self._load_s <= patience.stale_s else None
+        if load is not None and load.silent_s >= patience.silent_s:
+            why, within_s = "its engine answers nothing", patience.silent_s
+        elif load is not None and load.stuck_s >= patience.stuck_s:
+            why, within_s = "its engine makes no step", patience.stuck_s
+        elif load is None and reports_flow and self.pool.waits_s(now_s) >= patience.silent_s:
+            why, within_s = "neither its agent nor its engine is heard of", patience.silent_s
+        else:
+            return ""
+        return why if now_s - self.pool.heard_s >= within_s else ""
+
+    def lives(self, now_s: float, patience: Patience) -> bool:
+        """Its agent reports, and has not been waiting for the engine."""
+        load = self._load
+        return load is not None and load.silent_s == 0 and now_s - self._load_s <= patience.stale_s
+
+    def view(self, now_s: float, stale_s: float) -> WorkerView:
+        """The last report plus what this frontend sent since; without a fresh report, only what it sent."""
+        load, age_s = self._load, self.report_age_s(now_s)
+        if load is None or age_s > stale_s:
+            return WorkerView(
+                self.id,
+                running=self.running,
+                queued_prefill_tokens=self.prefill_tokens,
+                max_batch_tokens=self.record.max_batch_tokens,
+                unsent_kv_tokens=self.unsent_kv_tokens,
+                age_s=age_s,
+            )
+        return WorkerView(
+            self.id,
+            running=max(0, load.running + self.running - self._running_at_report),
+            waiting=load.waiting,
+            kv_use=load.kv_use,
+            queued_prefill_tokens=max(
+                0, load.queued_prefill_tokens + self.prefill_tokens - self._prefill_at_report
+            ),
+            itl_ms=load.itl_ms,
+            prefill_tokens_per_s=load.prefill_tokens_per_s,
+            prefill_speed_tokens_per_s=load.prefill_speed_tokens_per_s,
+            max_batch_tokens=self.record.max_batch_tokens,
+            unsent_kv_tokens=self.unsent_kv_tokens,
+            age_s=age_s,
+        )
+
+    # --- failures seen by this frontend, before etcd knows ---
+
+    def failed(self, now_s: float) -> None:
+        """It rests for a while, longer each time in a row."""
+        self._rests_until_s = now_s + min(_FIRST_REST_S * 2**self._failures, _MAX_REST_S)
+        self._failures = min(self._failures + 1, 16)
+
+    def served(self) -> None:
+        self._failures, self._rests_until_s = 0, 0.0
+
+    def resting(self, now_s: float) -> bool:
+        return now_s < self._rests_until_s
+
+
+class Reservation:
+    """A turn's place on a worker, booked with the decision; leaves no trace behind when it ends."""
+
+    def __init__(
+        self, worker: Worker, prefill_tokens: int, source: Worker | None = None, kv_tokens: int = 0
+    ) -> None:
+        """`source`: the P whose KV of `kv_tokens` tokens this D will read."""
+        self.worker = worker
+        self._prefill_tokens = prefill_tokens
+        self._source = source
+        self._kv_tokens = kv_tokens
+
+    def __enter__(self) -> "Reservation":
+        self.worker.running += 1
+        self.worker.prefill_tokens += self._prefill_tokens
+        if self._source is not None:
+            self._source.unsent_kv_tokens += self._kv_tokens
+        return self
+
+    def prefilled(self) -> None:
+        """Its prompt is computed, or its KV has come."""
+        self.worker.prefill_tokens -= self._prefill_tokens
+        if self._source is not None:
+            self._source.unsent_kv_tokens -= self._kv_tokens
+        self._prefill_tokens = self._kv_tokens = 0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.prefilled()
+        self.worker.running -= 1

@@ -1,0 +1,85 @@
+"""Request + known session -> the features of the turn."""
+
+import random
+from typing import NamedTuple
+
+from controlplane.turn.parse import Request
+from controlplane.turn.tokens import TokenCounter
+from ppd.core import identity
+from ppd.core.decision import Turn
+from ppd.core.predict import OutputPredictor, RateWindow
+from ppd.core.sessions import Match, Session, SessionStore
+
+
+class Conversation(NamedTuple):
+    """Where a request stands: its session if known, where it meets it, and its features."""
+
+    session: Session | None
+    match: Match | None
+    turn: Turn
+    begins: bool  # by its shape it is a first turn
+    n_out_mean: float = 0.0  # output tokens of this model's turns of late; 0 = not known
+
+
+class FeatureReader:
+    """Owns what features are read from: sessions, token counts, running means."""
+
+    def __init__(self, sessions: SessionStore, tokens: TokenCounter) -> None:
+        self.sessions = sessions
+        self.tokens = tokens
+        self.outputs = OutputPredictor()
+        self.arrivals = RateWindow()
+        self._rng = random.Random()
+
+    def find(self, request: Request, now_s: float) -> Match | None:
+        """The known history that this request continues."""
+        return self.sessions.match(identity.candidates(request.messages, request.keys), now_s)
+
+    def read(self, request: Request, match: Match | None, now_s: float) -> Conversation:
+        # Of a history that is known, no more than its end is looked at.
+        new = request.messages[match.messages :] if match else request.messages
+        answers = [message.role for message in new].count("assistant")
+        session = match.session if match else None
+        if session is None and request.explicit_id:
+            session = self.sessions.by_explicit_id(explicit_key(request), now_s)
+        begins = match is None and not answers
+        if begins:
+            self.arrivals.add(now_s)
+        if match is None:
+            n_ctx, n_in = self._unknown(request, answers)
+            turn_number, d_cached, p_cached, streak = answers + 1, 0, 0, 0
+        else:
+            n_ctx = match.held_tokens
+            n_in = self.tokens.count(request.model, new[match.exact :])
+            turn_number = match.mark.turn + answers
+            d_cached = n_ctx
+            p_cached = min(match.session.p_known_tokens, n_ctx)
+            streak = match.session.local_streak
+        turn = Turn(
+            turn=turn_number,
+            n_in=max(1, n_in),
+            n_out=self.outputs.predict(
+                request.model, session.n_out_mean_tokens if session else 0.0, request.limit_tokens
+            ),
+            n_ctx=n_ctx,
+            qps=self.arrivals.rate(now_s),
+            d_cached=d_cached,
+            p_cached=p_cached,
+            local_streak=streak,
+            idle_s=now_s - session.last_s if session else 0.0,
+            draw=self._rng.random(),
+        )
+        return Conversation(session, match, turn, begins, self.outputs.mean(request.model))
+
+    def _unknown(self, request: Request, answers: int) -> tuple[int, int]:
+        """Context and new tokens of a history that no session is known for."""
+        whole = self.tokens.estimate(request.model, request.size_bytes)
+        if not answers:
+            return 0, whole
+        last = max(i for i, message in enumerate(request.messages) if message.role == "assistant")
+        n_in = self.tokens.count(request.model, request.messages[last + 1 :])
+        return max(0, whole - n_in), n_in
+
+
+def explicit_key(request: Request) -> str:
+    return f"{request.model}\n{request.explicit_id}"

@@ -1,0 +1,227 @@
+"""The legs of a turn: the hop through P, and the answer of D on its way to the client."""
+
+import asyncio
+import logging
+
+import msgspec
+from opentelemetry.trace import Span
+
+from controlplane import errors
+from controlplane.engines.upstream import Connection, UpstreamError
+from controlplane.engines.worker import Reservation, Worker
+from controlplane.http.exchange import Headers
+from controlplane.settings import FrontendSettings
+from controlplane.telemetry import metrics
+from controlplane.turn import handoff, stream
+from controlplane.turn.handoff import Prefilled
+from controlplane.turn.leg import EngineFailedError, Engines, StreamBrokenError
+from controlplane.turn.route import Plan, Router
+from controlplane.turn.state import TurnState
+from controlplane.turn.stream import Seen, StreamWatch
+from ppd.core import names
+
+MAX_TRIES = 3  # of the hop through P
+_STREAM_HEADERS: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
+
+
+class Legs:
+    """Carries out a plan."""
+
+    def __init__(
+        self, settings: FrontendSettings, router: Router, engines: Engines, logger: logging.Logger
+    ) -> None:
+        self._settings = settings
+        self._router = router
+        self._engines = engines
+        self._log = logger
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, turn: TurnState, plan: Plan) -> None:
+        """Both legs. Raises EngineFailedError while another D may still take the turn."""
+        features = turn.conversation.turn
+        lacks = max(0, features.prompt - (features.d_cached if plan.cached else 0))
+        compute, read = (0, lacks) if plan.prefill else (lacks, 0)
+        with Reservation(plan.decode, compute, plan.prefill, read) as reservation:
+            prefilled = await self._prefill(turn, plan) if plan.prefill else None
+            if prefilled is not None and prefilled.finished:
+                await self._answer_of_prefill(turn, prefilled)
+                return
+            with turn.spans.leg(names.SPAN_DECODE, {"ppd.worker": plan.decode.name}) as span:
+                try:
+                    await self._decode(turn, plan.decode, prefilled, reservation, span)
+                except asyncio.CancelledError:
+                    if turn.handed_off and not turn.first_s and turn.prefill_worker is not None:
+                        # Whether D has read what P holds for it, or was asked at all, is not known.
+                        self._engines.unwanted(turn.prefill_worker, turn.request_id)
+                    raise
+
+    async def _decode(
+        self,
+        turn: TurnState,
+        worker: Worker,
+        prefilled: Prefilled | None,
+        reservation: Reservation,
+        span: Span,
+    ) -> None:
+        connection = await self._ask_decode(turn, worker, prefilled, span)
+        try:
+            if turn.request.stream:
+                await self._relay_stream(turn, worker, connection, reservation)
+            else:
+                await self._relay_whole(turn, worker, connection)
+        finally:
+            connection.close()
+
+    async def _prefill(self, turn: TurnState, plan: Plan) -> Prefilled | None:
+        """The hop through P, or through another P; None where none of them could: D then does it all."""
+        tried: frozenset[str] = frozenset()
+        worker: Worker | None = plan.prefill
+        begin_s = self._loop.time()
+        while worker is not None and len(tried) < MAX_TRIES:
+            cached = plan.p_cached_tokens if worker is plan.prefill else 0
+            with (
+                turn.spans.leg(names.SPAN_PREFILL, {"ppd.worker": worker.name}) as span,
+                Reservation(worker, max(0, turn.conversation.turn.prompt - cached)),
+            ):
+                turn.prefill_worker = worker
+                held = turn.use_pullback()
+                parent = turn.spans.parent_of(span)
+                body = handoff.prefill_body(turn.request, held, parent, turn.request_id)
+                try:
+                    prefilled = await self._engines.prefill(
+                        worker, turn.engine_path, turn.engine_headers(span, "-p"), body, turn.request_id
+                    )
+                except EngineFailedError as error:
+                    span.set_attribute("ppd.error", str(error))
+                    metrics.RETRIES.labels("prefill", error.kind).inc()
+                    turn.retries += 1
+                    tried |= {worker.id}
+                    worker = self._router.another_prefill(plan, turn.request, self._loop.time(), tried)
+                    continue
+                turn.prefilled(prefilled, self._loop.time() - begin_s)
+                if prefilled.kv is None and not prefilled.finished:
+                    metrics.NO_KV.inc()
+                    span.add_event("no KV parameters came back")
+                    self._log.warning("%s gave no KV parameters; D computes the prompt again", worker.name)
+                return prefilled
+        turn.prefill_failed()
+        return None
+
+    async def _ask_decode(
+        self, turn: TurnState, worker: Worker, prefilled: Prefilled | None, span: Span
+    ) -> Connection:
+        kv = prefilled.kv if prefilled else None
+        hold = turn.hold = self._settings.pullback and worker.record.bidirectional
+        body = handoff.decode_body(turn.request, kv, turn.spans.parent_of(span), turn.request_id, hold)
+        try:
+            return await self._engines.send(
+                worker, turn.engine_path, turn.engine_headers(span), body, self._settings.first_byte_s
+            )
+        except EngineFailedError as error:
+            if prefilled is not None and error.kind in ("refused", "connect-timeout"):
+                other = self._router.another_decode(turn.request.model, worker, self._loop.time())
+                if other is not None:
+                    self._engines.release(other, prefilled)
+            raise
+
+    async def _relay_stream(
+        self, turn: TurnState, worker: Worker, connection: Connection, reservation: Reservation
+    ) -> None:
+        """The head goes out with the first bytes, so that until then the turn can move to another D."""
+        client = turn.client
+        try:
+            data = await connection.read()
+            if not data:
+                raise UpstreamError("empty", "the engine's stream was empty")
+            _raise_first_error(worker, data)
+        except UpstreamError as error:
+            raise self._engines.failed(worker, error) from None
+        reservation.prefilled()
+        watch = turn.watch
+        if watch is None:
+            watch = StreamWatch(turn.request.wants_usage, turn.request.n == 1, turn.reported_cached)
+            turn.watch = watch
+            turn.first_token(self._loop.time())
+            client.start(200, [*_STREAM_HEADERS, *turn.headers()])
+        else:
+            watch.resume(turn.reported_cached)
+
+        filtered, push = watch.feed, client.push
+
+        def feed(data: bytes) -> bool:
+            out = filtered(data)
+            return not out or push(out)
+
+        try:
+            last = await connection.pipe(data, feed, client.drained)
+        except UpstreamError as error:
+            turn.seen(watch.seen, self._loop.time())
+            self._engines.failed(worker, error)
+            raise StreamBrokenError(worker, error.kind) from None
+        except asyncio.CancelledError:
+            watch.end()
+            turn.seen(watch.seen, self._loop.time())
+            if client.gone and watch.seen.done:
+                return  # a client that has its [DONE] need not wait for the end of the HTTP message
+            raise
+        last = filtered(last) if last else last
+        rest = watch.end()
+        turn.seen(watch.seen, self._loop.time())
+        if not watch.seen.done:
+            if last:
+                push(last)
+            raise StreamBrokenError(worker, "truncated")
+        client.end(last + rest)
+
+    async def _relay_whole(self, turn: TurnState, worker: Worker, connection: Connection) -> None:
+        seen = Seen()
+        try:
+            data = await connection.read_all(self._settings.max_answer_bytes)
+            clean = stream.whole_answer(data, seen, turn.reported_cached)
+        except UpstreamError as error:
+            raise self._engines.failed(worker, error) from None
+        except msgspec.DecodeError as error:
+            raise EngineFailedError(worker, "protocol", f"its answer is no such JSON: {error}") from None
+        now_s = self._loop.time()
+        turn.first_token(now_s)
+        turn.seen(seen, now_s)
+        turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
+
+    async def _answer_of_prefill(self, turn: TurnState, prefilled: Prefilled) -> None:
+        """P's one token ended the answer: it is the client's, and D is not needed."""
+        turn.answered_by_prefill()
+        seen = Seen()
+        clean = stream.whole_answer(prefilled.body, seen, None)
+        now_s = self._loop.time()
+        turn.first_token(now_s)
+        turn.seen(seen, now_s)
+        if turn.watch is not None:  # of a stream that moved here
+            turn.watch.resume(None)
+            events = stream.as_stream(clean, turn.request.chat, turn.request.wants_usage)
+            turn.client.end(turn.watch.feed(events))
+            return
+        if not turn.request.stream:
+            turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
+            return
+        turn.client.start(200, [*_STREAM_HEADERS, *turn.headers()])
+        events = stream.as_stream(clean, turn.request.chat, turn.request.wants_usage)
+        turn.client.end(events)
+
+
+def _raise_first_error(worker: Worker, data: bytes) -> None:
+    """A stream that begins with an error event has not begun. Raises EngineFailedError or ApiError."""
+    if not data.startswith(b'data: {"error"'):
+        return
+    event = data[6:].split(b"\n\n")[0]
+    try:
+        code = msgspec.json.decode(event)["error"].get("code")
+    except (msgspec.DecodeError, KeyError, AttributeError, TypeError):
+        code = None
+    if code in (400, 422):
+        raise errors.of_engine(code, event)
+    raise EngineFailedError(worker, "stream-error", "its stream began with an error")
