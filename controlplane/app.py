@@ -1,4 +1,4 @@
-"""Puts the frontend together: the hot paths as bare ASGI, the surface behind them, the tasks beside them."""
+"""Puts one process of the frontend together: what its HTTP server serves, and the tasks beside it."""
 
 import asyncio
 import contextlib
@@ -8,10 +8,12 @@ from typing import Any
 
 from opentelemetry.trace import Tracer
 
+from controlplane import ui
 from controlplane.admission.entry import Door
 from controlplane.admission.keys import Access
 from controlplane.admission.quotas import Quota, shared_memory
 from controlplane.api import surface
+from controlplane.api.parts import Parts
 from controlplane.engines.cluster import Cluster
 from controlplane.engines.links import Links
 from controlplane.engines.transfers import Transfers
@@ -113,20 +115,19 @@ class Frontend:
         self.whole = WholeHandler(
             settings, router, engines, self.ledger, self.sessions, self.turns.gate, logger
         )
-        self._surface = Asgi(
-            surface.build(
-                surface.Parts(
-                    settings,
-                    self.cluster,
-                    self.watch,
-                    self.bus,
-                    self.tables,
-                    self.sessions,
-                    self._siblings,
-                    self.turns.gate,
-                )
-            )
+        parts = Parts(
+            settings,
+            self.cluster,
+            self.watch,
+            self.bus,
+            self.tables,
+            self.sessions,
+            self._siblings,
+            self.turns.gate,
         )
+        api = surface.build(parts)
+        ui.mount(api, parts)
+        self._surface = Asgi(api)
         self._relayed: dict[str, TurnHandler | WholeHandler] = {
             **dict.fromkeys(_TURNS, self.turns),
             **dict.fromkeys(whole.PATHS, self.whole),

@@ -4,19 +4,17 @@ import asyncio
 import os
 import time
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from controlplane.admission.keys import is_admin
+from controlplane.api.parts import Parts
 from controlplane.api.planner_client import Planner
 from controlplane.errors import ApiError
 from ppd.core.names import Route
 from ppd.core.records import encode
-
-if TYPE_CHECKING:
-    from controlplane.api.surface import Parts
 
 Name = Annotated[str, Query(max_length=512)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -32,7 +30,7 @@ _DECISION = (
 )
 
 
-def router(parts: "Parts") -> APIRouter:
+def router(parts: Parts) -> APIRouter:
     """Everything under `/admin`."""
     key = parts.settings.admin_key
 
@@ -46,7 +44,7 @@ def router(parts: "Parts") -> APIRouter:
     return admin
 
 
-def _of_this_process(admin: APIRouter, parts: "Parts") -> None:
+def _of_this_process(admin: APIRouter, parts: Parts) -> None:
     """With several processes each tells of itself, `pid` says which one it was, and of the turns of all."""
 
     @admin.get("/state")
@@ -130,7 +128,7 @@ def _of_this_process(admin: APIRouter, parts: "Parts") -> None:
         )
 
 
-def _workers(parts: "Parts") -> list[dict[str, Any]]:
+def _workers(parts: Parts) -> list[dict[str, Any]]:
     now_s, stale_s = asyncio.get_running_loop().time(), parts.settings.load_stale_s
     return [
         {

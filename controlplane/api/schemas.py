@@ -1,4 +1,4 @@
-"""The documented schemas of the endpoints that bare ASGI handlers serve, not FastAPI's routing."""
+"""The OpenAPI schemas of the endpoints that the HTTP server hands to `controlplane.turn`, not to FastAPI."""
 
 from typing import Any
 
@@ -132,7 +132,7 @@ def document(app: FastAPI) -> None:
     """Put them into the OpenAPI document. They are served before FastAPI sees them."""
 
     async def served_before(body: Any) -> None:
-        raise AssertionError("a bare ASGI handler serves this path")
+        raise AssertionError("this path is served before FastAPI sees it")
 
     for path, model in _DOCUMENTED.items():
         app.post(path, tags=["openai"], response_model=_ANSWERS.get(path, _Open), responses=_ERRORS)(

@@ -1,7 +1,6 @@
 """The FastAPI surface: models, health, metrics, the OpenAPI document; what an operator asks is in `admin`."""
 
 import time
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -12,34 +11,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from controlplane import ui
-from controlplane.admission.gate import Gate
 from controlplane.api import admin
+from controlplane.api.parts import Parts
 from controlplane.api.schemas import document
-from controlplane.engines.cluster import Cluster
 from controlplane.errors import ApiError, no_such_model
-from controlplane.settings import FrontendSettings
-from controlplane.shared.siblings import Siblings
-from controlplane.shared.tables import Tables
 from controlplane.telemetry import metrics
 from ppd.core.names import Role
-from ppd.core.sessions import SessionStore
-from ppd.runtime.bus import Bus
-from ppd.runtime.registry import WorkerWatch
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What the surface shows."""
-
-    settings: FrontendSettings
-    cluster: Cluster
-    watch: WorkerWatch
-    bus: Bus
-    tables: Tables
-    sessions: SessionStore
-    siblings: Siblings
-    gate: Gate
 
 
 def build(parts: Parts) -> FastAPI:
@@ -50,7 +27,6 @@ def build(parts: Parts) -> FastAPI:
     _errors(app)
     _public(app, parts)
     app.include_router(admin.router(parts))
-    ui.mount(app, parts)
     return app
 
 

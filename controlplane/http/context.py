@@ -1,14 +1,11 @@
 """What a client's connection belongs to: the application, the limits, and what is open just now."""
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
 from controlplane.errors import ApiError
 from controlplane.http.exchange import Exchange
-
-if TYPE_CHECKING:
-    from controlplane.http.protocol import Protocol
 
 
 class Limits(NamedTuple):
@@ -35,12 +32,25 @@ class Application(Interface):
         """The client hung up before its request was complete."""
 
 
+class OpenConnection(Interface):
+    """A client's connection, as the server manages it."""
+
+    def sweep(self, now_s: float) -> None:
+        """End what has passed its deadline."""
+
+    def stop(self) -> None:
+        """Take no more requests."""
+
+    def abort(self) -> None:
+        """Cut it off now."""
+
+
 class House(Interface):
     """What a connection belongs to."""
 
     application: Application
     limits: Limits
-    connections: "set[Protocol]"
+    connections: set[OpenConnection]
     serving: set[Exchange]
     stopping: bool
 

@@ -7,15 +7,13 @@ chunk goes from the engine's reading callback to the client's socket.
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from typing import Protocol as Interface
 from urllib.parse import unquote
 
 import httptools
 
 from controlplane.errors import ApiError
-
-if TYPE_CHECKING:
-    from controlplane.http.protocol import Protocol
 
 Headers = list[tuple[bytes, bytes]]
 STALL_S = 120.0  # how long a client may leave its stream unread
@@ -25,6 +23,15 @@ _STATUS_LINES = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode()
 _MANY_PARTS = 256  # of a body, in one read
 _BODILESS = frozenset({204, 304})
 _Place = tuple[str, bytes, bytes]  # path, as it was sent, query
+
+
+class Connection(Interface):
+    """What an exchange needs of the connection that it came on."""
+
+    write_paused: bool
+
+    async def writable(self) -> None:
+        """Wait until the client has read most of what it was sent, or is gone."""
 
 
 class _Trailers(Headers):
@@ -101,7 +108,7 @@ class Exchange:
 
     def __init__(
         self,
-        connection: "Protocol",
+        connection: Connection,
         transport: asyncio.Transport,
         method: str,
         target: bytes,

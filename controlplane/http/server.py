@@ -5,7 +5,7 @@ import logging
 import socket
 import ssl
 
-from controlplane.http.context import Application, Limits
+from controlplane.http.context import Application, Limits, OpenConnection
 from controlplane.http.exchange import Exchange
 from controlplane.http.protocol import Protocol
 
@@ -26,7 +26,7 @@ class Server:
     ) -> None:
         self.application = application
         self.limits = limits or Limits()
-        self.connections: set[Protocol] = set()
+        self.connections: set[OpenConnection] = set()
         self.serving: set[Exchange] = set()
         self.stopping = False
         self._shutdown_s = shutdown_s

@@ -3,11 +3,12 @@
 import asyncio
 import time
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from controlplane.api.parts import Parts
 from controlplane.api.planner_client import Planner
 from controlplane.errors import ApiError
 from controlplane.shared.siblings import Gauges
@@ -15,9 +16,6 @@ from controlplane.ui import cluster, table, turns
 from controlplane.ui.guard import Guard
 from ppd.core import cells
 from ppd.core.records import TurnRecord
-
-if TYPE_CHECKING:
-    from controlplane.api.surface import Parts
 
 _DECISIONS = 60
 Name = Annotated[str, Query(max_length=512)]
@@ -28,7 +26,7 @@ def _json(data: Any) -> Response:
     return Response(msgspec.json.encode(data), media_type="application/json", headers=headers)
 
 
-def router(parts: "Parts") -> APIRouter:
+def router(parts: Parts) -> APIRouter:
     """To be mounted where the page looks for it."""
     settings, planner = parts.settings, Planner(parts.bus, parts.settings.namespace)
     guard = Guard(settings.admin_key, settings.host)

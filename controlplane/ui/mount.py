@@ -1,17 +1,13 @@
 """The page's routes: its files for everybody, and its data."""
 
-from typing import TYPE_CHECKING
-
 from fastapi import APIRouter, FastAPI, Request, Response
 
+from controlplane.api.parts import Parts
 from controlplane.errors import ApiError
 from controlplane.ui import assets, data
 
-if TYPE_CHECKING:
-    from controlplane.api.surface import Parts
 
-
-def mount(app: FastAPI, parts: "Parts") -> None:
+def mount(app: FastAPI, parts: Parts) -> None:
     """Adds `/ui` to the frontend's surface."""
     app.include_router(_files(assets.read()), include_in_schema=False)
     app.include_router(data.router(parts), prefix="/ui/data", include_in_schema=False)

@@ -15,7 +15,7 @@ from nats.js.errors import BucketNotFoundError, NotFoundError
 from nats.js.kv import KeyValue
 from prometheus_client import Counter
 
-from ppd.runtime.tasks import backoff_s
+from ppd.runtime.tasks import OutageError, backoff_s
 
 DROPPED = Counter("ppd_nats_dropped_messages", "Messages not sent because NATS was away", ["kind"])
 
@@ -23,7 +23,7 @@ CALL_DEADLINE_S = 3.0
 _CONNECT_DEADLINE_S = 2.0
 
 
-class BusError(Exception):
+class BusError(OutageError):
     """NATS is not connected; the message says to what."""
 
 

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import aetcd
 import aetcd.exceptions
 
+from ppd.runtime.tasks import OutageError
+
 T = TypeVar("T")
 
 CALL_DEADLINE_S = 3.0
@@ -26,7 +28,7 @@ _CHANNEL_OPTIONS = {
 }
 
 
-class EtcdError(Exception):
+class EtcdError(OutageError):
     """etcd could not be asked, or refused; the message names the endpoint."""
 
 

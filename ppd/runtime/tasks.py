@@ -23,6 +23,10 @@ def backoff_s() -> Iterator[float]:
         wait = min(wait * 2, _MAX_BACKOFF_S)
 
 
+class OutageError(Exception):
+    """Another service cannot be reached. It is expected and may pass: a task that it ends starts again."""
+
+
 class Supervisor:
     """Owns the background tasks of one service."""
 
@@ -79,8 +83,5 @@ def _describe(error: BaseException) -> str:
 
 def _unexpected(error: BaseException) -> bool:
     """Outages are expected and get a line; a bug gets its traceback."""
-    from ppd.runtime.bus import BusError
-    from ppd.runtime.etcd import EtcdError
-
-    outages = OSError | asyncio.TimeoutError | EtcdError | BusError
-    return not isinstance(error, outages) and not type(error).__module__.startswith("nats")
+    expected = isinstance(error, OSError | TimeoutError | OutageError)
+    return not expected and not type(error).__module__.startswith("nats")

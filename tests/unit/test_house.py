@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("controlplane", "planner", "workers", "simulator")
+# The frontend's rooms, from the bottom to the top.
+ROOMS = (
+    *("errors", "settings", "http", "telemetry", "engines", "shared", "admission", "turn", "api", "ui"),
+    *("app", "processes", "main"),
+)
 MAX_FILE_BYTES = 16_000
 IMPURE = {
     "asyncio",
@@ -65,6 +71,54 @@ def test_only_the_command_line_knows_the_services():
         for path in sources("ppd/core", "ppd/runtime")
         if tops(path) & set(SERVICES)
     ]
+    assert not bad
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the repository, packages under their own name."""
+    found = {}
+    for path in sources("ppd", "bench", "scripts", "tests", *SERVICES):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Which module imports which, function-level and TYPE_CHECKING imports included."""
+    known = modules()
+    graph: dict[str, set[str]] = {}
+    for name, path in known.items():
+        edges: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                edges |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                # `from package import module` names a module, `from module import thing` does not.
+                parts = {f"{node.module}.{alias.name}" for alias in node.names}
+                edges |= parts & known.keys() or {node.module or ""}
+        graph[name] = (edges & known.keys()) - {name}
+    return graph
+
+
+def test_no_imports_go_in_a_circle():
+    try:
+        TopologicalSorter(import_graph()).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(reversed(error.args[1])))
+
+
+def test_the_frontends_rooms_import_one_way():
+    """A room may use those before it in ROOMS, and never one that comes after it."""
+    rank = {room: number for number, room in enumerate(ROOMS)}
+    bad = []
+    for name, edges in import_graph().items():
+        if not name.startswith("controlplane."):
+            continue
+        room = name.split(".")[1]
+        assert room in rank, f"{name}: add the room {room!r} to ROOMS"
+        for other in edges:
+            if other.startswith("controlplane.") and rank[other.split(".")[1]] > rank[room]:
+                bad.append(f"{name} imports {other}")
     assert not bad
 
 
