@@ -146,6 +146,7 @@ def _with_usage(options: msgspec.Raw | None) -> msgspec.Raw:
     except msgspec.DecodeError:
         raise ApiError(400, "stream_options must be an object", param="stream_options") from None
     inner["include_usage"] = msgspec.Raw(b"true")
+    inner.pop("continuous_usage_stats", None)  # engines ignore it unless usage is on, which it was not
     return msgspec.Raw(bodies.join(inner))
 
 

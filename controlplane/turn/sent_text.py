@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from ppd.core.identity import HEAD_CHARS, TAIL_CHARS, AnswerMark, mark_of
+from ppd.core.identity import AnswerMark, mark_of_pieces
 
+_TOOL_CALLS = b'"tool_calls"'
 _RAW_BYTES = 64 * 1024  # of events kept unread; beyond that they are boiled down to their text
 
 
@@ -129,30 +130,19 @@ class Sent:
         return self._plain
 
     def mark(self) -> AnswerMark:
-        """The answer's ends, reading no more events than that needs."""
-        head, whole = self._head()
-        if whole:
-            return mark_of(head, self._tool_call_id)
-        return AnswerMark(head[:HEAD_CHARS], self._tail(), self._tool_call_id)
+        """The answer's mark, reading no more events than that needs."""
+        if not self._tool_call_id and any(_TOOL_CALLS in data for data in self._raw):
+            self._boil_down()
+        return mark_of_pieces(self._pieces(), self._pieces_backward(), self._tool_call_id)
 
-    def _head(self) -> tuple[str, bool]:
-        """The first characters, and whether they are all there are."""
-        head = self._text.lstrip()
-        if len(head) >= HEAD_CHARS:
-            return head, False
-        for choice in _first_choices(event for data in self._raw for event in data.split(b"\n\n")):
-            self._tool_call_id = self._tool_call_id or choice.tool_call_id
-            head = (head + choice.piece).lstrip()
-            if len(head) >= HEAD_CHARS:
-                return head, False
-        return head, True
+    def _pieces(self) -> Iterator[str]:
+        yield self._text
+        for data in self._raw:
+            for choice in _first_choices(data.split(b"\n\n")):
+                yield choice.piece
 
-    def _tail(self) -> str:
-        tail = ""
-        for choice in _first_choices(
-            event for data in reversed(self._raw) for event in reversed(data.split(b"\n\n"))
-        ):
-            tail = (choice.piece + tail).rstrip()
-            if len(tail) >= TAIL_CHARS:
-                return tail[-TAIL_CHARS:]
-        return (self._text + tail).rstrip()[-TAIL_CHARS:]
+    def _pieces_backward(self) -> Iterator[str]:
+        for data in reversed(self._raw):
+            for choice in _first_choices(reversed(data.split(b"\n\n"))):
+                yield choice.piece
+        yield self._text

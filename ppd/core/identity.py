@@ -7,7 +7,7 @@ long stream. A later request is matched by its longest known key. Keys choose wh
 it answers, so 64 bits and a hash that is not cryptographic are enough.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -82,8 +82,26 @@ def history_keys(messages: Sequence[Message], start: int) -> list[int]:
 
 def mark_of(text: str, tool_call_id: str = "") -> AnswerMark:
     """The mark of a whole answer; white space around it does not count, since clients trim it."""
-    bare = text.strip()
-    return AnswerMark(bare[:HEAD_CHARS], bare[-TAIL_CHARS:], tool_call_id)
+    return mark_of_pieces((text,), (text,), tool_call_id)
+
+
+def mark_of_pieces(forward: Iterable[str], backward: Iterable[str], tool_call_id: str = "") -> AnswerMark:
+    """The mark of an answer that came in pieces, passed in their order and in reverse order. Neither is read
+    further than the mark needs."""
+    head = ""
+    for piece in forward:
+        head = (head + piece).lstrip()
+        if len(head.rstrip()) >= HEAD_CHARS:
+            break
+    else:
+        bare = head.rstrip()
+        return AnswerMark(bare, bare[-TAIL_CHARS:], tool_call_id)
+    tail = ""
+    for piece in backward:
+        tail = (piece + tail).rstrip()
+        if len(tail) >= TAIL_CHARS:
+            break
+    return AnswerMark(head[:HEAD_CHARS], tail[-TAIL_CHARS:], tool_call_id)
 
 
 def after_key(boundary: int, mark: AnswerMark) -> int:

@@ -214,7 +214,14 @@ class FakeEngine:
             finish = "stop" if i == len(words) - 1 else None
             part = {"delta": {"content": word}} if chat else {"text": word}
             events.append({**base, "choices": [{"index": 0, **part, "finish_reason": finish}]})
-        if isinstance(options := seen.body.get("stream_options"), dict) and options.get("include_usage"):
+        options = seen.body.get("stream_options") or {}
+        if options.get("include_usage"):
+            if options.get("continuous_usage_stats"):
+                opening = len(events) - len(words)
+                events = [
+                    {**each, "usage": self._usage(seen, max(0, i + 1 - opening))}
+                    for i, each in enumerate(events)
+                ]
             events.append({**base, "choices": [], "usage": self._usage(seen, len(words))})
         for number, event in enumerate(events):
             if fault and fault.after == number:

@@ -184,12 +184,21 @@ async def test_what_d_finds_fault_with_the_client_hears_in_full(stack: Stack, st
     assert len(stack.engines["d0"].requests) == 1
 
 
-@pytest.mark.parametrize("options", [None, {"include_usage": False}, {"include_usage": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        None,
+        {"include_usage": False},
+        {"include_usage": True},
+        {"continuous_usage_stats": True},
+        {"include_usage": False, "continuous_usage_stats": True},
+    ],
+)
 async def test_usage_comes_last_and_only_when_asked_for(stack: Stack, options: Any) -> None:
     fields = {"stream": True} | ({"stream_options": options} if options else {})
     _, text, _ = await post(stack, chat(**fields))
     events = [json.loads(line[6:]) for line in text.split("\n\n") if line.startswith("data: {")]
-    wanted = bool(options and options["include_usage"])
+    wanted = bool(options and options.get("include_usage"))
     assert [bool(event.get("usage")) for event in events] == [False] * (len(events) - 1) + [wanted]
     if wanted:
         assert events[-1]["choices"] == []

@@ -1,12 +1,16 @@
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.turn import sent_text
+from controlplane.turn.body_prefix import _small
 from controlplane.turn.sent_text import Sent
-from ppd.core.identity import mark_of
+from controlplane.turn.stream import Seen, whole_answer
+from ppd.core import identity
+from ppd.core.identity import Message, mark_of
 
 pytestmark = pytest.mark.unit
 
@@ -16,20 +20,42 @@ def event(piece: str, finish: str | None = None) -> bytes:
     return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
 
 
-@given(st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=60), st.booleans(), st.integers(1, 5))
-def test_the_ends_are_those_of_the_whole_text(pieces: list[str], boil: bool, at_once: int) -> None:
-    text = "".join(pieces)
-    bare = text.strip()
+TOOL_CALL = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call-1"}]}}]}\n\n'
+# White space often, so that it falls on every place that matters to a mark.
+TEXT = st.text(st.one_of(st.sampled_from(" \n\t"), st.characters(codec="utf-8")), max_size=120)
+
+
+@given(TEXT, st.lists(st.integers(0, 120), max_size=30), st.integers(1, 5), st.booleans(), st.booleans())
+def test_streamed_whole_and_sent_again_have_one_mark(
+    text: str, cuts: list[int], at_once: int, boil: bool, calls: bool
+) -> None:
+    bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[a:b] for a, b in pairwise(bounds)]
+    events = [event(piece) for piece in pieces] + ([TOOL_CALL] if calls else []) + [event("", "stop")]
     seen = Sent()
-    for i in range(0, len(pieces), at_once):
-        seen.add(b"".join(event(piece) for piece in pieces[i : i + at_once]))
+    for i in range(0, len(events), at_once):
+        seen.add(b"".join(events[i : i + at_once]))
         if boil:
-            assert seen.text == "".join(pieces[: i + at_once])
-    mark = seen.mark()
-    assert mark.head.strip() == mark_of(text).head.strip() or bare[:32].strip() == mark.head.strip()
-    assert mark.tail == mark_of(text).tail or len(bare) > 32
+            assert text.startswith(seen.text)
+    tool_calls = [{"id": "call-1", "type": "function"}] if calls else None
+    answer = {"choices": [{"message": {"content": text, "tool_calls": tool_calls or []}}]}
+    whole = Seen()
+    whole_answer(json.dumps(answer).encode(), whole, None)
+    mark = mark_of(text, "call-1" if calls else "")
+    assert seen.mark() == whole.mark == mark
     assert seen.text == text
-    assert seen.tokens == len(pieces)
+    for content in (text, text.strip(), [{"type": "text", "text": text}]):
+        message = Message("assistant", content, tool_calls=tool_calls)
+        for sent_again in (message, _small(message)):
+            (place,) = identity.candidates([sent_again], [1, 2])
+            assert place.after == identity.after_key(1, mark)
+
+
+def test_white_space_after_the_text_does_not_count() -> None:
+    seen = Sent()
+    for piece in ("The capital of France", " is Paris.", "\n\n"):
+        seen.add(event(piece))
+    assert seen.mark() == mark_of("The capital of France is Paris.")
 
 
 def test_long_streams_are_boiled_down() -> None:
