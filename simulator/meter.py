@@ -7,15 +7,13 @@ as decoding, is no prefill.
 from collections import deque
 from typing import NamedTuple
 
-from ppd.core.decision import WorkerView
-from ppd.core.learning.regression import Regression
+from ppd.core.learning.prefill_speed import PrefillSpeed
+from ppd.core.load import LoadTracker
 from ppd.core.names import Role
 from ppd.core.records import WorkerLoad
 from simulator.cluster import Worker
 
 _OF_LATE_S = 10.0
-_KEEP = 0.98  # of fifty reports with prefill in them
-_ENOUGH = 8.0
 
 
 class _Counters(NamedTuple):
@@ -28,21 +26,17 @@ class _Counters(NamedTuple):
     generated: int
 
 
-class Meter:
-    """One worker as the frontend sees it: its last report, corrected by what was dispatched since."""
+class Meter(LoadTracker):
+    """One worker as the frontend sees it; it makes the worker's load reports itself."""
 
     def __init__(self, worker: Worker) -> None:
+        super().__init__(worker.name)
         self.worker = worker
-        self.running = 0  # dispatched and not over
-        self.prefill_tokens = 0  # dispatched and not computed
-        self.unsent_kv_tokens = 0  # dispatched to this P and not on a D yet
-        self._running_then = 0
-        self._prefill_then = 0
+        self.max_batch_tokens = worker.engine.config.max_batch_tokens
         self._past: deque[_Counters] = deque()
-        self._speed = Regression.empty(2)
-        self._load = WorkerLoad(worker_id=worker.name)
+        self._speed = PrefillSpeed()
 
-    def report(self, now_s: float) -> WorkerLoad:
+    def measure(self, now_s: float) -> WorkerLoad:
         engine = self.worker.engine
         now = _Counters(
             now_s,
@@ -54,15 +48,19 @@ class Meter:
             engine.generated_tokens,
         )
         if self._past:
-            self._observe_speed(self._past[-1], now)
+            last = self._past[-1]
+            self._speed.observe(
+                now.prefill_steps - last.prefill_steps,
+                now.prefilled - last.prefilled,
+                now.prefill_busy_s - last.prefill_busy_s,
+            )
         self._past.append(now)
         while now_s - self._past[0].at_s > _OF_LATE_S and len(self._past) > 2:
             self._past.popleft()
         then = self._past[0]
         took_s = now_s - then.at_s
         prefilled = now.prefilled - then.prefilled
-        self._running_then, self._prefill_then = self.running, self.prefill_tokens
-        self._load = WorkerLoad(
+        load = WorkerLoad(
             worker_id=self.worker.name,
             running=engine.running,
             waiting=engine.waiting,
@@ -70,41 +68,12 @@ class Meter:
             queued_prefill_tokens=engine.queued_prefill_tokens,
             itl_ms=1e3 * _ratio(now.itl_s - then.itl_s, now.itl_count - then.itl_count),
             prefill_tokens_per_s=_ratio(prefilled, took_s),
-            prefill_speed_tokens_per_s=self._prefill_speed(),
+            prefill_speed_tokens_per_s=self._speed.tokens_per_s,
             decode_tokens_per_s=_ratio(now.generated - then.generated, took_s),
             preemptions=engine.preempted,
         )
-        return self._load
-
-    def _observe_speed(self, then: _Counters, now: _Counters) -> None:
-        steps = now.prefill_steps - then.prefill_steps
-        if steps:
-            tokens = now.prefilled - then.prefilled
-            self._speed.observe((steps, tokens), now.prefill_busy_s - then.prefill_busy_s, _KEEP)
-
-    def _prefill_speed(self) -> float:
-        if self._speed.n < _ENOUGH:
-            return 0.0
-        s_per_token = self._speed.solve()[1]
-        return 1 / s_per_token if s_per_token > 1e-7 else 0.0
-
-    def view(self, now_s: float) -> WorkerView:
-        load = self._load
-        return WorkerView(
-            self.worker.name,
-            running=max(0, load.running + self.running - self._running_then),
-            waiting=load.waiting,
-            kv_use=load.kv_use,
-            queued_prefill_tokens=max(
-                0, load.queued_prefill_tokens + self.prefill_tokens - self._prefill_then
-            ),
-            itl_ms=load.itl_ms,
-            prefill_tokens_per_s=load.prefill_tokens_per_s,
-            prefill_speed_tokens_per_s=load.prefill_speed_tokens_per_s,
-            max_batch_tokens=self.worker.engine.config.max_batch_tokens,
-            unsent_kv_tokens=self.unsent_kv_tokens,
-            age_s=now_s - self._past[-1].at_s if self._past else 1e9,
-        )
+        self.report(load, now_s)
+        return load
 
     @property
     def decodes(self) -> bool:

@@ -3,18 +3,16 @@
 import random
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
-from ppd.core import place
-from ppd.core.decision import Decision, Policy, Turn, View, Weights, WorkerView
+from ppd.core.decision import Decision, Policy, Turn, Weights
 from ppd.core.identity import Candidate
-from ppd.core.learning.link import UNKNOWN, LinkCost, PairLinks
-from ppd.core.names import Outcome, Reason, Role, Route
+from ppd.core.names import Outcome, Reason, Route
+from ppd.core.plan import Plan, Standing, plan
 from ppd.core.predict import OutputPredictor, RateWindow, session_mean
 from ppd.core.records import TurnRecord
 from ppd.core.sessions import Mark, Session, SessionStore
 from ppd.core.table import Table
-from simulator.cluster import Assignment, Cluster, Job, Worker
+from simulator.cluster import Assignment, Cluster, Job
+from simulator.dispatch import SimulatedFleet
 from simulator.meter import Meter
 from simulator.online import Online
 
@@ -31,6 +29,7 @@ class _Note:
 
     turn: Turn
     decision: Decision
+    reason: Reason
     session: Session
     unsent_kv_tokens: int
     decode_running: int
@@ -63,57 +62,36 @@ class PolicyRouter:
         self._sessions = SessionStore(_SESSIONS, _TTL_S)
         self._outputs = OutputPredictor()
         self._arrivals = RateWindow()
-        self._meters: dict[int, Meter] = {}
-        self._rotation = 0
-        self._links = PairLinks()
+        self.fleet: SimulatedFleet | None = None
 
     # --- the cluster's questions -------------------------------------------------------------------
 
     def route(self, job: Job, cluster: Cluster) -> Assignment:
         now_s = cluster.now_s
-        if not self._meters:
-            self._meters = {w.index: Meter(w) for w in cluster.workers}
+        if self.fleet is None:
+            self.fleet = SimulatedFleet(cluster)
         match = self._sessions.match(_places(job), now_s)
         session = match.session if match else Session(str(job.conversation.id))
-        turn = self._features(job, session, now_s)
-        home = next((w for w in cluster.workers if w.name == session.decode_worker), None)
-        views = {w.index: self._meters[w.index].view(now_s) for w in cluster.workers}
-        decodes, replicas = self._ready(cluster, Role.DECODE), self._ready(cluster, Role.REPLICA)
-        if home is not None and place.saturated(
-            views[home.index], (views[w.index] for w in decodes + replicas)
-        ):
-            home = None
-        if match is not None and home is None:
-            turn = _without_cache(turn)
-        decode = home if home in decodes else self._least(decodes, views)
-        replica = home if home in replicas else self._least(replicas, views)
-        prefills = self._ready(cluster, Role.PREFILL)
-        best = place.pick_prefill(
-            (views[w.index] for w in prefills), turn.prompt, {session.prefill_worker: turn.p_cached}
+        standing = Standing(
+            self._features(job, session, now_s),
+            home=session.decode_worker,
+            prefill=session.prefill_worker,
+            known=match is not None,
+            pullback_from=session.decode_worker if self._pullback else "",
+            n_out_mean=self._outputs.mean(_MODEL),
         )
-        if best is not None:
-            turn = place.on_prefill(turn, best.worker_id, session.prefill_worker)
-        prefill = next((w for w in prefills if best and w.name == best.worker_id), None)
-        link = self._link(prefill, decode)
-        view = View(
-            prefill=best,
-            decode=views[decode.index] if decode else None,
-            replica=views[replica.index] if replica else None,
-            n_out_mean=self._outputs.predict(_MODEL, 0.0, None),
-            kv_bytes_per_token=cluster.workers[0].kv_bytes_per_token,
-            link_bytes_per_s=link.bytes_per_s,
-            handoff_ms=link.setup_ms,
-            pullback=self._pullback and home is not None and home is decode,
-        )
-        decision = self._decide(turn, view, home, decode, replica)
-        route = _route(decision, decode, replica, prefill, self._pullback)
-        self._book(job, route, turn, decision, session)
+        found = plan(standing, self.fleet, self.policy, self.table, self.weights)
+        decode = self._meters[found.worker.worker_id].worker
+        prefill = self._meters[found.prefill.worker_id].worker if found.prefill else None
+        hold = self._pullback and found.route is not Route.REPLICA
+        route = Assignment(found.route, decode, prefill, found.reason, pullback=found.pullback, hold=hold)
+        self._book(job, route, found, session)
         return route
 
     def prefilled(self, job: Job) -> None:
         route = job.route
         if route is not None and route.prefill is not None:
-            meter = self._meters[route.prefill.index]
+            meter = self._meters[route.prefill.name]
             meter.running -= 1
             meter.prefill_tokens -= job.note.turn.prompt - job.note.turn.p_cached
 
@@ -121,7 +99,7 @@ class PolicyRouter:
         """Also of a turn whose prompt was all there: then nothing moves, and it is over at its end."""
         route, note = job.route, job.note
         if route is not None and route.prefill is not None:
-            self._meters[route.prefill.index].unsent_kv_tokens -= note.unsent_kv_tokens
+            self._meters[route.prefill.name].unsent_kv_tokens -= note.unsent_kv_tokens
             note.unsent_kv_tokens = 0
 
     def finished(self, job: Job, cluster: Cluster) -> None:
@@ -129,7 +107,7 @@ class PolicyRouter:
         assert route is not None  # noqa: S101
         self.moved(job)
         self._observe_link(job)
-        meter = self._meters[route.worker.index]
+        meter = self._meters[route.worker.name]
         meter.running -= 1
         if route.prefill is None:
             meter.prefill_tokens -= note.turn.prompt - note.turn.d_cached
@@ -150,7 +128,7 @@ class PolicyRouter:
 
     def tick(self, cluster: Cluster) -> None:
         for meter in self._meters.values():
-            load = meter.report(cluster.now_s)
+            load = meter.measure(cluster.now_s)
             if self.online is not None and meter.decodes:
                 self.online.load(load, cluster.now_s)
         if self.online is not None:
@@ -175,59 +153,42 @@ class PolicyRouter:
             draw=self._rng.random(),
         )
 
-    def _link(self, prefill: Worker | None, decode: Worker | None) -> LinkCost:
-        """Of this pair, by what it moved of late, as the frontend knows it; else the table's."""
-        found = UNKNOWN
-        if prefill is not None and decode is not None:
-            found = self._links.cost(prefill.name, decode.name)
-        return self.table.link if found is UNKNOWN and self.table is not None else found
-
     def _observe_link(self, job: Job) -> None:
         route = job.route
-        if route is not None and route.prefill is not None and job.kv_bytes:
-            self._links.observe(route.prefill.name, route.worker.name, job.kv_bytes, job.kv_s)
+        if self.fleet and route is not None and route.prefill is not None and job.kv_bytes:
+            self.fleet.links.observe(route.prefill.name, route.worker.name, job.kv_bytes, job.kv_s)
 
-    def _ready(self, cluster: Cluster, role: Role) -> list[Worker]:
-        """Rotated, so that equals share the load."""
-        found = cluster.of(role)
-        self._rotation += 1
-        at = self._rotation % len(found) if found else 0
-        return found[at:] + found[:at]
-
-    def _least(self, workers: list[Worker], views: dict[int, WorkerView]) -> Worker | None:
-        best = place.pick_decode([views[w.index] for w in workers])
-        return next(w for w in workers if w.name == best.worker_id) if best else None
-
-    def _decide(
-        self, turn: Turn, view: View, home: Worker | None, decode: Worker | None, replica: Worker | None
-    ) -> Decision:
-        if replica is not None and (decode is None or home is replica):
-            return Decision(Route.REPLICA, Reason.BOUND)
-        if replica is not None and home is None and view.replica and view.decode:
-            best = place.pick_decode([view.decode, view.replica])
-            if best is view.replica:
-                return Decision(Route.REPLICA, Reason.FIRST_TURN)
-        return self.policy.decide(turn, view, self.table, self.weights)
+    @property
+    def _meters(self) -> dict[str, Meter]:
+        return self.fleet.meters if self.fleet is not None else {}
 
     @property
     def table(self) -> Table | None:
         return self.online.table if self.online is not None else self._table
 
-    def _book(self, job: Job, route: Assignment, turn: Turn, decision: Decision, session: Session) -> None:
-        meter = self._meters[route.worker.index]
+    def _book(self, job: Job, route: Assignment, found: Plan, session: Session) -> None:
+        turn, meter = found.turn, self._meters[route.worker.name]
         meter.running += 1
-        queued = unsent = 0
+        unsent = 0
         if route.prefill is not None:
-            other = self._meters[route.prefill.index]
-            queued = other.view(0.0).queued_prefill_tokens
+            other = self._meters[route.prefill.name]
             other.running += 1
             other.prefill_tokens += turn.prompt - turn.p_cached
             unsent = max(0, turn.prompt - turn.d_cached)
             other.unsent_kv_tokens += unsent
         else:
             meter.prefill_tokens += turn.prompt - turn.d_cached
-        view = meter.view(0.0)
-        job.note = _Note(turn, decision, session, unsent, view.running, view.kv_use, queued)
+        queued = found.prefill.queued_prefill_tokens if found.prefill else 0
+        job.note = _Note(
+            turn,
+            found.decision,
+            found.reason,
+            session,
+            unsent,
+            found.worker.running,
+            found.worker.kv_use,
+            queued,
+        )
 
     def _record(self, job: Job, now_s: float) -> TurnRecord:
         route, note = job.route, job.note
@@ -239,7 +200,7 @@ class PolicyRouter:
             model=_MODEL,
             placement=self._placement,
             path=route.path,
-            reason=note.decision.reason,
+            reason=note.reason,
             outcome=Outcome.ERROR if job.failed else Outcome.OK,
             turn=turn.turn,
             cell=note.decision.cell,
@@ -279,20 +240,3 @@ def _places(job: Job) -> list[Candidate]:
         return []
     after = _key(job.conversation.id, job.index - 1)
     return [Candidate(after, -1 - after, job.index)]
-
-
-def _without_cache(turn: Turn) -> Turn:
-    return replace(turn, d_cached=0)
-
-
-def _route(
-    decision: Decision, decode: Worker | None, replica: Worker | None, prefill: Worker | None, hold: bool
-) -> Assignment:
-    path = decision.path
-    if replica is not None and (decode is None or path is Route.REPLICA):
-        return Assignment(Route.REPLICA, replica, None, decision.reason)
-    if decode is None:
-        raise RuntimeError("nobody can serve a turn")
-    if path in (Route.D_LOCAL, Route.REPLICA) or prefill is None:
-        return Assignment(Route.D_LOCAL, decode, None, decision.reason, hold=hold)
-    return Assignment(path, decode, prefill, decision.reason, pullback=path is Route.P_D_PULLBACK, hold=hold)

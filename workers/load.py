@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from ppd.core.learning.prefill_speed import PrefillSpeed
 from ppd.core.names import load_subject
 from ppd.core.records import WorkerLoad, encode
 from ppd.runtime.bus import Bus
@@ -15,7 +16,6 @@ from workers.engine.client import EngineClient, EngineError, EngineSilentError
 from workers.engine.metrics import NAMES, Sample
 from workers.health import Pulse
 from workers.receiver import ReportReceiver
-from workers.speed import PrefillSpeed
 
 _EVERY_S = 0.25
 _OF_LATE_S = 10.0
@@ -43,7 +43,12 @@ class LoadMeter:
         if self._past and sample.steps < self._past[-1][1].steps:
             self._past.clear()  # the engine started anew
         if self._past:
-            self._speed.observe(self._past[-1][1], sample)
+            last = self._past[-1][1]
+            self._speed.observe(
+                int(sample.prefills - last.prefills),
+                sample.request_prefill_tokens - last.request_prefill_tokens,
+                sample.prefill_s - last.prefill_s,
+            )
         self._past.append((now_s, sample))
         while now_s - self._past[0][0] > _OF_LATE_S and len(self._past) > 2:
             self._past.popleft()

@@ -4,9 +4,9 @@ from types import TracebackType
 from typing import NamedTuple
 
 from controlplane.engines.upstream import Pool
-from ppd.core.decision import WorkerView
+from ppd.core.load import LoadTracker
 from ppd.core.names import WorkerStatus
-from ppd.core.records import WorkerLoad, WorkerRecord
+from ppd.core.records import WorkerRecord
 
 _FIRST_REST_S = 0.5
 _MAX_REST_S = 10.0
@@ -20,24 +20,18 @@ class Patience(NamedTuple):
     stale_s: float = 2.0  # older reports say nothing
 
 
-class Worker:
+class Worker(LoadTracker):
     """One incarnation of an engine."""
 
     def __init__(self, record: WorkerRecord, pool: Pool) -> None:
+        super().__init__(record.worker_id)
         self.record = record
-        self.id = record.worker_id
+        self.max_batch_tokens = record.max_batch_tokens
         self.signature = record.kv_signature()
         self.pool = pool
         self.gone = False
         self.unlisted_s = 0.0  # since when the registry lacks it, though its agent is well; 0 = it does not
         self.suspected = ""  # why; such a worker is used as little as one that is gone
-        self.running = 0  # our turns on it
-        self.prefill_tokens = 0  # of those, prompt tokens not computed yet
-        self.unsent_kv_tokens = 0  # of our hand-offs from it, those whose KV is not on their D yet
-        self._load: WorkerLoad | None = None
-        self._load_s = 0.0
-        self._running_at_report = 0
-        self._prefill_at_report = 0
         self._failures = 0
         self._rests_until_s = 0.0
 
@@ -53,13 +47,6 @@ class Worker:
     @property
     def ready(self) -> bool:
         return not self.gone and not self.suspected and self.record.status is WorkerStatus.READY
-
-    def report(self, load: WorkerLoad, now_s: float) -> None:
-        self._load, self._load_s = load, now_s
-        self._running_at_report, self._prefill_at_report = self.running, self.prefill_tokens
-
-    def report_age_s(self, now_s: float) -> float:
-        return now_s - self._load_s + self._load.silent_s if self._load else 1e9
 
     def trouble(self, now_s: float, patience: Patience, reports_flow: bool) -> str:
         """Why it seems to hang; empty where nothing says so. What its agent says counts, and where that is
@@ -79,34 +66,6 @@ class Worker:
         """Its agent reports, and has not been waiting for the engine."""
         load = self._load
         return load is not None and load.silent_s == 0 and now_s - self._load_s <= patience.stale_s
-
-    def view(self, now_s: float, stale_s: float) -> WorkerView:
-        """The last report plus what this frontend sent since; without a fresh report, only what it sent."""
-        load, age_s = self._load, self.report_age_s(now_s)
-        if load is None or age_s > stale_s:
-            return WorkerView(
-                self.id,
-                running=self.running,
-                queued_prefill_tokens=self.prefill_tokens,
-                max_batch_tokens=self.record.max_batch_tokens,
-                unsent_kv_tokens=self.unsent_kv_tokens,
-                age_s=age_s,
-            )
-        return WorkerView(
-            self.id,
-            running=max(0, load.running + self.running - self._running_at_report),
-            waiting=load.waiting,
-            kv_use=load.kv_use,
-            queued_prefill_tokens=max(
-                0, load.queued_prefill_tokens + self.prefill_tokens - self._prefill_at_report
-            ),
-            itl_ms=load.itl_ms,
-            prefill_tokens_per_s=load.prefill_tokens_per_s,
-            prefill_speed_tokens_per_s=load.prefill_speed_tokens_per_s,
-            max_batch_tokens=self.record.max_batch_tokens,
-            unsent_kv_tokens=self.unsent_kv_tokens,
-            age_s=age_s,
-        )
 
     # --- failures seen by this frontend, before etcd knows ---
 

@@ -1,20 +1,20 @@
-"""How fast an engine prefills while it does, from what its requests took.
+"""How fast an engine prefills while it does, from what its requests (or its steps) took.
 
-A request's prefill takes the step's own time and then its tokens' time: `seconds = a + b * tokens`, and
-1 / b is the speed. Without `a`, a decode worker that is handed its prompts (each with one token to compute)
-would look hundreds of times slower than it is. Requests that were prefilled in one step each count its whole
-time, so that under a queue the speed is told too low rather than too high.
+A prefill takes a time of its own and then its tokens' time: `seconds = a + b * tokens`, and 1 / b is the
+speed. Without `a`, a decode worker that is handed its prompts (each with one token to compute) would look
+hundreds of times slower than it is. Requests that were prefilled in one step each count its whole time, so
+that under a queue the speed is reported too low rather than too high.
 
 A decode worker's prompts are often short and alike, and a few tokens more make no difference that could be
-seen among all else that a step waits for. Then no speed is told: it would be noise, and turns would go by it.
+seen among all else that a step waits for. Then no speed is reported: it would be noise, and turns would be
+routed by it.
 """
 
 from math import sqrt
 
 from ppd.core.learning.regression import Regression
-from workers.engine.metrics import Sample
 
-_KEEP = 0.98  # of fifty readings in which requests ended
+_KEEP = 0.98  # remembers about fifty readings
 _ENOUGH = 8.0
 _SURE = 3.0  # standard errors from 0: the speed is right within about a third
 
@@ -26,18 +26,15 @@ class PrefillSpeed:
         self._fit = Regression.empty(2)
         self._square = 0.0  # of the seconds, summed as the fit forgets
 
-    def observe(self, then: Sample, now: Sample) -> None:
-        """Two readings of one engine, one after the other."""
-        ended = now.prefills - then.prefills
-        if ended > 0:
-            tokens = now.request_prefill_tokens - then.request_prefill_tokens
-            seconds = now.prefill_s - then.prefill_s
-            self._fit.observe((ended, tokens), seconds, _KEEP)
+    def observe(self, count: int, tokens: float, seconds: float) -> None:
+        """Between two readings of one engine, `count` prefills of `tokens` tokens together took `seconds`."""
+        if count > 0:
+            self._fit.observe((count, tokens), seconds, _KEEP)
             self._square = _KEEP * self._square + seconds * seconds
 
     @property
     def tokens_per_s(self) -> float:
-        """0 until there is enough to go by, and where the prompts are too much alike to tell."""
+        """0 until there are enough readings, and where the prompts are too much alike to tell."""
         if self._fit.n < _ENOUGH:
             return 0.0
         s_per_request, s_per_token = self._fit.solve(ridge=0.0)

@@ -1,0 +1,190 @@
+"""The whole plan of a turn: which route it takes, why, and the workers that serve it.
+
+Pure, and the only implementation: the frontend and the simulator give it the same kind of input, and only
+carry out what it returns.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from ppd.core import place
+from ppd.core.decision import Decision, Policy, Turn, View, Weights, WorkerView
+from ppd.core.learning.link import UNKNOWN, LinkCost
+from ppd.core.names import Reason, Role, Route
+from ppd.core.table import Table
+
+
+class NoWorkerError(Exception):
+    """No worker is left that could serve the turn."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A turn, and what is known of its conversation."""
+
+    turn: Turn  # its cached tokens are those that `home` and `prefill` are expected to hold
+    home: str = ""  # the worker that the conversation lives on
+    prefill: str = ""  # the P that computed the conversation's last prompt
+    known: bool = False  # the request continues a history that was served before
+    pullback_from: str = ""  # the D that holds exactly this history for a pull-back
+    one_engine: bool = False  # the request cannot be handed off
+    n_out_mean: float = 0.0  # recent mean of this model's output tokens; 0 = not known
+
+
+class Fleet(Protocol):
+    """The workers of the turn's model that can be used now."""
+
+    def ready(self, role: Role) -> Sequence[WorkerView]:
+        """In an order that rotates from turn to turn, so that equals share the load."""
+
+    def can_pull(self, decode: str, prefill: str) -> bool:
+        """Whether D can read the KV of P."""
+
+    def can_pull_back(self, prefill: str) -> bool:
+        """Whether P can read the KV of a D."""
+
+    def kv_bytes_per_token(self, decode: str) -> int: ...
+
+    def link(self, prefill: str, decode: str) -> LinkCost:
+        """What this pair's own transfers cost; UNKNOWN where it has moved too little."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a turn will do. The cached tokens of `turn` are those of the workers that it goes to."""
+
+    decision: Decision
+    route: Route
+    reason: Reason
+    turn: Turn
+    worker: WorkerView  # the engine that decodes, as it was seen when this was decided
+    prefill: WorkerView | None = None  # None where the turn runs whole on `worker`
+    at_home: bool = False  # `worker` is the conversation's home, so its cache counts
+    pullback: bool = False  # P pulls the conversation's KV from `worker` first
+
+
+def plan(
+    standing: Standing,
+    fleet: Fleet,
+    policy: Policy,
+    table: Table | None,
+    weights: Weights,
+    force: Route | None = None,
+) -> Plan:
+    """Raises NoWorkerError."""
+    return _Planner(standing, fleet).plan(policy, table, weights, force)
+
+
+class _Planner:
+    """The workers that placement would use for one turn, and the choice between them."""
+
+    def __init__(self, standing: Standing, fleet: Fleet) -> None:
+        self._standing = standing
+        self._fleet = fleet
+        self._turn = standing.turn
+        self._escape: Reason | None = None
+        decodes, replicas = fleet.ready(Role.DECODE), fleet.ready(Role.REPLICA)
+        self._lent = not decodes and not replicas  # nobody else can decode, so the P's take turns whole
+        if self._lent:
+            replicas = fleet.ready(Role.PREFILL)
+        self._home = self._find_home(decodes, replicas)
+        self._decode = self._home if self._home in decodes else place.pick_decode(decodes)
+        self._replica = self._home if self._home in replicas else place.pick_decode(replicas)
+        self._prefill = self._pick_prefill()
+        if self._prefill is not None:
+            self._turn = place.on_prefill(self._turn, self._prefill.worker_id, standing.prefill)
+        if standing.known and self._home is None:
+            self._escape = self._escape or Reason.SESSION_MOVED
+            self._turn = replace(self._turn, d_cached=0)
+        self._pullback = self._can_pull_back()
+
+    def plan(self, policy: Policy, table: Table | None, weights: Weights, force: Route | None) -> Plan:
+        decision = self._decide(policy, table, weights, force)
+        route, reason, replica = decision.path, decision.reason, self._replica
+        if replica is not None and (self._decode is None or route is Route.REPLICA):
+            if route is not Route.REPLICA or self._lent:
+                reason = Reason.NO_DECODE
+            at_home = replica is self._home
+            return Plan(decision, Route.REPLICA, reason, self._turn, replica, at_home=at_home)
+        if self._decode is None:
+            raise NoWorkerError
+        prefill = self._prefill
+        if route in (Route.REPLICA, Route.D_LOCAL):
+            route, prefill = Route.D_LOCAL, None
+        elif prefill is None:
+            route, reason = Route.D_LOCAL, Reason.NO_PREFILL
+        pullback = route is Route.P_D_PULLBACK and self._pullback
+        if route is Route.P_D_PULLBACK and not pullback:
+            route = Route.P_D
+        at_home = self._decode is self._home
+        return Plan(decision, route, reason, self._turn, self._decode, prefill, at_home, pullback)
+
+    def _decide(self, policy: Policy, table: Table | None, weights: Weights, force: Route | None) -> Decision:
+        if force is not None:
+            return Decision(force, Reason.FORCED)
+        if self._standing.one_engine:
+            on_replica = self._replica is not None and self._home is not self._decode
+            return Decision(Route.REPLICA if on_replica else Route.D_LOCAL, Reason.ONE_ENGINE)
+        if self._home is not None and self._home is self._replica:
+            return Decision(Route.REPLICA, Reason.BOUND)
+        if self._home is None and self._prefers_replica():
+            return Decision(Route.REPLICA, Reason.FIRST_TURN if self._turn.turn <= 1 else Reason.NOT_CACHED)
+        decision = policy.decide(self._turn, self._view(table), table, weights)
+        if decision.reason is Reason.NOT_CACHED and self._escape is not None:
+            return replace(decision, reason=self._escape)
+        return decision
+
+    def _find_home(self, decodes: Sequence[WorkerView], replicas: Sequence[WorkerView]) -> WorkerView | None:
+        """The worker that the conversation lives on, if it can take this turn."""
+        worker_id = self._standing.home
+        if not worker_id:
+            return None
+        engines = [*decodes, *replicas]
+        home = next((each for each in engines if each.worker_id == worker_id), None)
+        if home is not None and place.saturated(home, engines):
+            self._escape = Reason.OVERLOAD_ESCAPE
+            return None
+        return home
+
+    def _pick_prefill(self) -> WorkerView | None:
+        if self._decode is None:
+            return None
+        decode = self._decode.worker_id
+        found = [
+            each for each in self._fleet.ready(Role.PREFILL) if self._fleet.can_pull(decode, each.worker_id)
+        ]
+        return place.pick_prefill(found, self._turn.prompt, {self._standing.prefill: self._turn.p_cached})
+
+    def _can_pull_back(self) -> bool:
+        home, prefill = self._home, self._prefill
+        return (
+            home is not None
+            and home is self._decode
+            and home.worker_id == self._standing.pullback_from
+            and prefill is not None
+            and self._fleet.can_pull_back(prefill.worker_id)
+        )
+
+    def _prefers_replica(self) -> bool:
+        """Of the workers that could become this conversation's home, a replica is the least loaded."""
+        if self._replica is None or self._decode is None or self._prefill is None:
+            return self._decode is None
+        return place.pick_decode([self._decode, self._replica]) is self._replica
+
+    def _view(self, table: Table | None) -> View:
+        link, prefill, decode = UNKNOWN, self._prefill, self._decode
+        if prefill is not None and decode is not None:
+            link = self._fleet.link(prefill.worker_id, decode.worker_id)
+        if link is UNKNOWN and table is not None:
+            link = table.link
+        return View(
+            prefill=prefill,
+            decode=decode,
+            replica=self._replica,
+            n_out_mean=self._standing.n_out_mean,
+            kv_bytes_per_token=self._fleet.kv_bytes_per_token(decode.worker_id) if decode else 0,
+            link_bytes_per_s=link.bytes_per_s,
+            handoff_ms=link.setup_ms,
+            pullback=self._pullback,
+        )
