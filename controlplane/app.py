@@ -9,7 +9,8 @@ from typing import Any
 from opentelemetry.trace import Tracer
 
 from controlplane import ui
-from controlplane.admission.entry import Door
+from controlplane.admission.entry import Entry
+from controlplane.admission.gate import Gate
 from controlplane.admission.keys import Access
 from controlplane.admission.quotas import Quota, shared_memory
 from controlplane.api import surface
@@ -19,7 +20,6 @@ from controlplane.engines.links import Links
 from controlplane.engines.transfers import Transfers
 from controlplane.engines.upstream import SWEEP_S, Pool
 from controlplane.engines.worker import Patience
-from controlplane.errors import ApiError
 from controlplane.http.asgi import Asgi
 from controlplane.http.cors import Cors
 from controlplane.http.exchange import Exchange
@@ -37,6 +37,7 @@ from controlplane.turn.features import FeatureReader
 from controlplane.turn.handler import TurnHandler
 from controlplane.turn.ledger import Ledger
 from controlplane.turn.leg import Engines
+from controlplane.turn.lifecycle import Handler, Lifecycle
 from controlplane.turn.route import Router
 from controlplane.turn.tokens import TokenCounter
 from controlplane.turn.whole import WholeHandler
@@ -70,8 +71,7 @@ class Frontend:
         self.access = Access(settings.keys, quota or Quota(shared_memory(1)), logger)
         self._access_log = AccessLog(settings.access_log) if settings.access_log else None
         cors = Cors(settings.cors_origins) if settings.cors_origins else None
-        self._door = Door(self._serve, self.access, cors, self._access_log, logger)
-        self.lost = self._door.lost
+        entry = Entry(self.access, cors, self._access_log)
         self._loop = asyncio.get_running_loop()
         self.etcd = Etcd(settings.etcd)
         self.bus = Bus(settings.nats, "ppd-frontend", logger)
@@ -100,21 +100,11 @@ class Frontend:
             settings.policy,
         )
         policy = policies.make(settings.policy)
-        router = Router(self.cluster, policy, self.tables, self.links, settings.load_stale_s)
+        router = self.router = Router(self.cluster, policy, self.tables, self.links, settings.load_stale_s)
         engines = Engines(settings, logger)
-        self.turns = TurnHandler(
-            settings,
-            router,
-            self.features,
-            self.history,
-            engines,
-            self.ledger,
-            tracer,
-            logger,
-        )
-        self.whole = WholeHandler(
-            settings, router, engines, self.ledger, self.sessions, self.turns.gate, logger
-        )
+        self.gate = Gate(settings.max_running, settings.max_queued, settings.queue_s)
+        turns = TurnHandler(settings, router, self.features, self.history, engines, logger)
+        whole_turns = WholeHandler(settings, router, engines, self.ledger, self.sessions, logger)
         parts = Parts(
             settings,
             self.cluster,
@@ -123,44 +113,33 @@ class Frontend:
             self.tables,
             self.sessions,
             self._siblings,
-            self.turns.gate,
+            self.gate,
         )
         api = surface.build(parts)
         ui.mount(api, parts)
-        self._surface = Asgi(api)
-        self._relayed: dict[str, TurnHandler | WholeHandler] = {
-            **dict.fromkeys(_TURNS, self.turns),
-            **dict.fromkeys(whole.PATHS, self.whole),
+        handlers: dict[str, Handler] = {
+            **dict.fromkeys(_TURNS, turns),
+            **dict.fromkeys(whole.PATHS, whole_turns),
         }
+        self.lifecycle = Lifecycle(
+            entry,
+            handlers,
+            Asgi(api),
+            self.cluster,
+            self.gate,
+            self.ledger,
+            settings.turn_s,
+            tracer,
+            logger,
+        )
+        self.judge = self.lifecycle.judge
+        self.lost = self.lifecycle.lost
         self._tasks = Supervisor(logger)
         self._shown_workers: set[tuple[str, str]] = set()
         self._loading: set[asyncio.Task[None]] = set()
 
-    def judge(self, exchange: Exchange) -> ApiError | None:
-        error = self._door.judge(exchange)
-        if error is not None:
-            return error
-        if exchange.method != "POST" or exchange.path not in self._relayed:
-            return self._surface.judge(exchange)
-        if exchange.headers.get(b"content-encoding", b"identity") != b"identity":
-            return ApiError(415, "compressed request bodies are not supported")
-        return None
-
     def __call__(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
-        return self._door(exchange)
-
-    async def _serve(self, exchange: Exchange) -> None:
-        handler = self._relayed.get(exchange.path) if exchange.method == "POST" else None
-        error = exchange.refusal
-        if handler is None:
-            if error is not None:
-                raise error
-            await self._surface(exchange)
-            return
-        if error is not None:
-            self.ledger.refused(error.status)
-            raise error
-        await handler(exchange)
+        return self.lifecycle(exchange)
 
     def _make_pool(self, url: str) -> Pool:
         return Pool(url, self._settings.connect_s, self._settings.engine_key)
@@ -229,7 +208,7 @@ class Frontend:
             lag_s = max(lag_s, now_s - before_s - SWEEP_S)
             if self.cluster.sweep(now_s, self.bus.connected):
                 self._show_workers()
-            gate = self.turns.gate
+            gate = self.gate
             self._siblings.say(Gauges(len(self.sessions), gate.running, gate.queued), now_s)
             counts.hand_over()  # other processes may be asked for this one's
             rounds += 1
@@ -239,8 +218,8 @@ class Frontend:
             lag_s = 0.0
             self.sessions.expire(now_s)
             metrics.SESSIONS.set(len(self.sessions))
-            metrics.RUNNING.set(self.turns.gate.running)
-            metrics.QUEUED.set(self.turns.gate.queued)
+            metrics.RUNNING.set(self.gate.running)
+            metrics.QUEUED.set(self.gate.queued)
 
     async def close(self) -> None:
         """Send what is pending, and let go of everything. Bounded."""

@@ -42,9 +42,13 @@ class ApiError(Exception):
         self.code = code and clipped(code, _NAME_CHARS)
         self.retry_after_s = retry_after_s
 
+    @property
+    def kind(self) -> str:
+        """OpenAI's type of the error."""
+        return _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+
     def body(self) -> bytes:
-        kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
     def event(self) -> bytes:

@@ -1,10 +1,8 @@
-"""The way in and out of every request: who it is from, what it is called, what is told and logged of it."""
+"""The way in and out of every request: its ids, its API key, CORS, its line in the access log."""
 
-import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from controlplane.admission.keys import Access
@@ -40,32 +38,23 @@ class Visit:
         self.started_s = time.monotonic()
 
 
-class Door:
-    """Around the whole frontend."""
+class Entry:
+    """What happens to every request before and after it is served: ids, API keys, CORS, the access log."""
 
-    def __init__(
-        self,
-        inner: Callable[[Exchange], Awaitable[None]],
-        access: Access,
-        cors: Cors | None,
-        log: AccessLog | None,
-        logger: logging.Logger,
-    ) -> None:
-        self._inner = inner
+    def __init__(self, access: Access, cors: Cors | None, log: AccessLog | None) -> None:
         self._access = access
         self._cors = cors
         self._access_log = log
-        self._log = logger
 
     def judge(self, exchange: Exchange) -> ApiError | None:
-        """Whoever has no key is told so before a body is read."""
+        """Give the request its ids and find its API key; without a key it is refused at once."""
         visit = exchange.visit = Visit(exchange.headers)
         exchange.common = [(_REQUEST_ID, visit.shown_id), (_TRACE_ID, visit.trace_id.encode())]
         if self._cors is not None:
             exchange.common += self._cors.headers(exchange.headers)
             if self._cors.asks(exchange):
                 return None
-        if self._access.open or exchange.path.startswith(_OPEN):
+        if self._access.open or unguarded(exchange.path):
             return None
         try:
             visit.key = self._access.who(exchange.headers)
@@ -73,32 +62,37 @@ class Door:
             return error
         return None
 
-    async def __call__(self, exchange: Exchange) -> None:
-        visit: Visit = exchange.visit
-        counted: ApiKey | None = None
-        try:
-            if self._cors is not None and self._cors.asks(exchange):
-                self._cors.answer(exchange)
-                return
-            if visit.key is not None and exchange.method == "POST":
-                self._access.enter(visit.key)
-                counted = visit.key
-            await self._inner(exchange)
-        except ApiError as error:
-            exchange.fail(error, [])
-        except Exception:
-            self._log.exception("%s %s", exchange.method, exchange.path[:200])
-            exchange.fail(ApiError(500, "internal error"), [])
-        finally:
-            if counted is not None:
-                self._access.leave(counted)
-            if self._access_log is not None:
-                self._access_log.add(_line(exchange))
+    def preflight(self, exchange: Exchange) -> bool:
+        """Whether this was a browser's CORS preflight, which is answered now."""
+        if self._cors is None or not self._cors.asks(exchange):
+            return False
+        self._cors.answer(exchange)
+        return True
 
-    def lost(self, exchange: Exchange) -> None:
-        """It hung up in the middle of its request."""
+    def enter(self, exchange: Exchange) -> ApiKey | None:
+        """Count the request against its key's limits; `leave` must follow with what is returned.
+
+        Raises ApiError (429).
+        """
+        key: ApiKey | None = exchange.visit.key
+        if key is None or exchange.method != "POST":
+            return None
+        self._access.enter(key)
+        return key
+
+    def leave(self, key: ApiKey | None) -> None:
+        if key is not None:
+            self._access.leave(key)
+
+    def log(self, exchange: Exchange) -> None:
+        """Write the request's line of the access log."""
         if self._access_log is not None:
             self._access_log.add(_line(exchange))
+
+
+def unguarded(path: str) -> bool:
+    """Whether a path is served without an API key."""
+    return path.startswith(_OPEN)
 
 
 def traced(exchange: Exchange, trace_id: str) -> None:

@@ -22,7 +22,8 @@ _NOTHING = nullcontext(_OFF)
 class Spans:
     """One turn's trace: a server span, and the legs under it."""
 
-    def __init__(self, tracer: Tracer | None, headers: Mapping[bytes, bytes], path: str) -> None:
+    def __init__(self, tracer: Tracer | None, headers: Mapping[bytes, bytes], name: str) -> None:
+        """`name`: that of the server span. Without a tracer nothing is made."""
         self._tracer = tracer
         given = headers.get(b"traceparent")
         self._from_client = given.decode() if given and _TRACEPARENT.fullmatch(given) else ""
@@ -34,7 +35,7 @@ class Spans:
                 for name in ("traceparent", "tracestate")
             }
             context = _propagator.extract(carrier) if carrier["traceparent"] else None
-            self.server = tracer.start_span(f"POST {path}", context=context, kind=SpanKind.SERVER)
+            self.server = tracer.start_span(name, context=context, kind=SpanKind.SERVER)
 
     @property
     def trace_id(self) -> str:
@@ -96,12 +97,15 @@ class Spans:
         """The `traceparent` that an engine gets: under `span`, or the client's own where we do not trace."""
         return (self._tracer and traceparent(span)) or self._from_client
 
-    def end(self, status: int, attributes: dict[str, Any]) -> None:
+    def end(self, status: int, error_type: str, attributes: dict[str, Any]) -> None:
+        """`error_type`: a bounded label; empty where the request did not fail."""
         if self._tracer is None:
             return
         for span, decided_ns in self._routes:
             span.end(decided_ns)
         self.server.set_attributes({"http.response.status_code": status, **attributes})
+        if status >= 400:
+            self.server.set_attribute("error.type", error_type or str(status))
         if status >= 500:
             self.server.set_status(Status(StatusCode.ERROR))
         self.server.end()

@@ -43,7 +43,7 @@ class History:
 
     def finish(self, turn: TurnState, now_s: float) -> None:
         """Remember where the conversation lives now. A turn that gave no token leaves nothing behind."""
-        if not turn.placed or not turn.first_s or not turn.request.messages:
+        if not turn.first_s or not turn.request.messages:
             return
         session = turn.session = self._session_of(turn)
         usage = turn.usage

@@ -4,27 +4,21 @@ import asyncio
 import logging
 import re
 
-from opentelemetry.trace import Tracer
-
-from controlplane.admission.entry import traced
-from controlplane.admission.gate import Gate
 from controlplane.admission.keys import is_admin
 from controlplane.errors import ApiError
 from controlplane.http.exchange import Exchange
 from controlplane.settings import FrontendSettings
 from controlplane.telemetry import metrics
 from controlplane.telemetry.counts import distribution
-from controlplane.telemetry.spans import Spans
 from controlplane.turn import migrate, stream
 from controlplane.turn.body_prefix import Prefixes
 from controlplane.turn.conversations import History
-from controlplane.turn.features import FeatureReader
-from controlplane.turn.ledger import Ledger
+from controlplane.turn.features import Conversation, FeatureReader
 from controlplane.turn.leg import EngineFailedError, Engines, StreamBrokenError
 from controlplane.turn.legs import Legs
 from controlplane.turn.parse import Request
 from controlplane.turn.route import Router
-from controlplane.turn.state import TurnState
+from controlplane.turn.state import RequestState, TurnState
 from ppd.core import names
 from ppd.core.names import Reason, Route
 from ppd.runtime.keys import ApiKey
@@ -36,7 +30,7 @@ _SLO_CLASS = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class TurnHandler:
-    """Serves `/v1/chat/completions` and `/v1/completions` ."""
+    """Serves `/v1/chat/completions` and `/v1/completions`."""
 
     def __init__(
         self,
@@ -45,8 +39,6 @@ class TurnHandler:
         features: FeatureReader,
         history: History,
         engines: Engines,
-        ledger: Ledger,
-        tracer: Tracer | None,
         logger: logging.Logger,
     ) -> None:
         self._settings = settings
@@ -55,59 +47,19 @@ class TurnHandler:
         self._history = history
         self._engines = engines
         self._legs = Legs(settings, router, engines, logger)
-        self._ledger = ledger
-        self._tracer = tracer
-        self._log = logger
         self._loop = asyncio.get_running_loop()
         self._prefixes = Prefixes()
-        self.gate = Gate(settings.max_running, settings.max_queued, settings.queue_s)
 
-    async def __call__(self, client: Exchange) -> None:
-        started_s = self._loop.time()
-        try:
-            chat = client.path == "/v1/chat/completions"
-            request = Request(client.body, chat, client.headers, self._prefixes)
-            if client.visit.key is not None and client.visit.key.max_tokens:
-                request.hold_to(client.visit.key.max_tokens)
-            self._router.cluster.check(request.model)
-            force = self._force(client)
-            slo = self._slo(client)
-        except ApiError as error:
-            self._ledger.refused(error.status)
-            client.fail(error, [])
-            return
-        spans = Spans(self._tracer, client.headers, client.path)
-        if trace_id := spans.trace_id:
-            traced(client, trace_id)
-        turn = TurnState(request, client, spans, client.visit.request_id, started_s, force)
-        turn.slo = slo
-        try:
-            client.watch(started_s + self._settings.turn_s)
-            if not self.gate.admit():
-                await self.gate.wait()
-            try:
-                turn.queued_s = self._loop.time() - started_s
-                await self._serve(turn)
-            finally:
-                self.gate.leave()
-        except ApiError as error:
-            turn.failed(error.status)
-            client.fail(error, turn.headers())
-        except asyncio.CancelledError:
-            if client.give_up():
-                turn.failed(504)
-                client.fail(ApiError(504, "the turn took too long"), turn.headers())
-            elif client.gone:
-                turn.cancelled()
-            else:
-                raise
-        except Exception:
-            self._log.exception("turn %s", turn.request_id)
-            turn.failed(500)
-            client.fail(ApiError(500, "internal error"), turn.headers())
-        finally:
-            client.unwatch()
-            self._ledger.close(turn, self._loop.time())
+    def read(self, state: RequestState) -> str:
+        """Parse the request and return the name of its model. Raises ApiError."""
+        client = state.client
+        chat = client.path == "/v1/chat/completions"
+        request = state.request = Request(client.body, chat, client.headers, self._prefixes)
+        if client.visit.key is not None and client.visit.key.max_tokens:
+            request.hold_to(client.visit.key.max_tokens)
+        state.force = self._force(client)
+        state.slo = self._slo(client)
+        return request.model
 
     # --- before the engines ---
 
@@ -134,30 +86,20 @@ class TurnHandler:
             raise ApiError(400, f"{names.H_SLO}: up to 64 letters, digits, _ and -")
         return asked
 
-    async def _serve(self, turn: TurnState) -> None:
+    async def serve(self, state: RequestState) -> None:
         """Identify, decide and place; then the legs, moving to other engines until the first byte is sent."""
-        request = turn.request
-        begin_s = self._loop.time()
-        match = self._features.find(request, begin_s)
-        if self._history.may_know_more(request, match):
-            match = await self._history.fetch(request, match)
-            begin_s = self._loop.time()
-        if match is not None and self._settings.pullback:
-            await self._history.settled(match)
-            begin_s = self._loop.time()
-        turn.conversation = self._features.read(request, match, begin_s)
-        if turn.conversation.session is not None:
-            turn.spans.follow(turn.conversation.session.trace)
-        if self._history.must_claim(request, turn.conversation):
-            await self._claim(turn)
-            begin_s = self._loop.time()
-        turn.session = turn.conversation.session
+        request = state.request
+        conversation, begin_s = await self._identify(state)
         failed: frozenset[str] = frozenset()
         while True:
-            with turn.spans.route() as span:
+            with state.spans.route() as span:
                 now_s = self._loop.time()
-                plan = self._router.plan(request, turn.conversation, turn.slo, now_s, failed, turn.force)
-                turn.place(plan)
+                plan = self._router.plan(request, conversation, state.slo, now_s, failed, state.force)
+                turn = state.turn
+                if turn is None:
+                    turn = state.turn = TurnState(state, conversation, plan)
+                else:
+                    turn.place(plan)
                 if span.is_recording():
                     span.set_attributes(turn.route_attributes())
             if not failed:
@@ -181,13 +123,31 @@ class TurnHandler:
                 if turn.client.finished:
                     return
 
-    async def _claim(self, turn: TurnState) -> None:
+    async def _identify(self, state: RequestState) -> tuple[Conversation, float]:
+        """The request's conversation, and when the work on it began that needs no network."""
+        request = state.request
+        begin_s = self._loop.time()
+        match = self._features.find(request, begin_s)
+        if self._history.may_know_more(request, match):
+            match = await self._history.fetch(request, match)
+            begin_s = self._loop.time()
+        if match is not None and self._settings.pullback:
+            await self._history.settled(match)
+            begin_s = self._loop.time()
+        conversation = self._features.read(request, match, begin_s)
+        if conversation.session is not None:
+            state.spans.follow(conversation.session.trace)
+        if self._history.must_claim(request, conversation):
+            conversation = await self._claim(state, conversation)
+            begin_s = self._loop.time()
+        return conversation, begin_s
+
+    async def _claim(self, state: RequestState, conversation: Conversation) -> Conversation:
         """Agree with other frontends on the D of a conversation that begins under an explicit id."""
-        plan = self._router.plan(
-            turn.request, turn.conversation, turn.slo, self._loop.time(), force=turn.force
-        )
-        session = await self._history.claim(turn.request, plan.decode.id)
-        turn.conversation = turn.conversation._replace(session=session)
+        request = state.request
+        plan = self._router.plan(request, conversation, state.slo, self._loop.time(), force=state.force)
+        session = await self._history.claim(request, plan.decode.id)
+        return conversation._replace(session=session)
 
     async def _can_go_on(self, turn: TurnState, failed: frozenset[str]) -> bool:
         """After a stream broke: it had ended but for the last event, or another engine can go on with it."""

@@ -11,7 +11,7 @@ from controlplane.telemetry.counts import counter, distribution
 from controlplane.telemetry.recorder import Recorder
 from controlplane.turn.conversations import History
 from controlplane.turn.features import FeatureReader
-from controlplane.turn.state import TurnState
+from controlplane.turn.state import RequestState, TurnState
 from ppd.core.names import Outcome, Reason, Route
 from ppd.core.records import TurnRecord
 
@@ -38,9 +38,13 @@ class Ledger:
         self._siblings = siblings
         self.recent = siblings.own
 
-    def refused(self, status: int) -> None:
-        """A request that was no turn."""
-        counter(metrics.REQUESTS, "none", "none", str(status)).add()
+    def _unplaced(self, state: RequestState) -> None:
+        """The end of a request that no engine was chosen for."""
+        if state.status != 200:
+            counter(metrics.REQUESTS, "none", "none", str(state.status)).add()
+        if state.outcome is Outcome.CANCELLED:
+            counter(metrics.CANCELLED, "waiting").add()
+        state.spans.end(state.status, state.error_type, {"ppd.outcome": state.outcome.value})
 
     def served_whole(self, path: Route, queued_s: float, seconds: float) -> None:
         """A request that one engine answered and that teaches nothing; how long it waited and took."""
@@ -48,7 +52,14 @@ class Ledger:
         distribution(metrics.QUEUE, path.value).observe(queued_s)
         distribution(metrics.E2E, path.value).observe(seconds)
 
-    def close(self, turn: TurnState, now_s: float) -> None:
+    def close(self, state: RequestState, now_s: float) -> None:
+        """Count, record and trace a request that has ended."""
+        if state.turn is None:
+            self._unplaced(state)
+        else:
+            self._close(state.turn, now_s)
+
+    def _close(self, turn: TurnState, now_s: float) -> None:
         self._history.finish(turn, now_s)
         self._learn(turn)
         record = self._record(turn, now_s)
@@ -60,9 +71,9 @@ class Ledger:
             self._transfers.closed(record)
         self._count(turn, record)
         self._siblings.add(record)
-        if turn.placed:
-            self._recorder.add(record)
-        turn.spans.end(turn.status, _attributes(turn, record) if turn.spans.recording else {})
+        self._recorder.add(record)
+        attributes = _attributes(turn, record) if turn.spans.recording else {}
+        turn.spans.end(turn.status, turn.arrival.error_type, attributes)
 
     def _learn(self, turn: TurnState) -> None:
         usage = turn.usage
@@ -91,8 +102,7 @@ class Ledger:
             retries=turn.retries,
             migrations=turn.migrations,
         )
-        if turn.placed:
-            self._add_plan(turn, record)
+        self._add_plan(turn, record)
         usage = turn.usage
         if usage is not None:
             record.n_prompt_tokens = usage.prompt_tokens

@@ -1,10 +1,15 @@
-"""One turn while it is served: what was decided, and what was seen."""
+"""A request while it is served: `RequestState` from its arrival on, `TurnState` once engines were chosen.
+
+A request that was refused or given up before it was placed has no `TurnState`, so that it cannot be counted
+or recorded as a turn of any path.
+"""
 
 from typing import Any
 
 from opentelemetry.trace import Span
 
 from controlplane.engines.worker import Worker
+from controlplane.errors import ApiError
 from controlplane.http.exchange import Exchange, Headers
 from controlplane.telemetry.spans import Spans
 from controlplane.turn.features import Conversation
@@ -29,48 +34,70 @@ _PREFILL = H_PREFILL.encode()
 _DECODE = H_DECODE.encode()
 
 
-class TurnState:
-    """Filled step by step; the ledger reads it at the end."""
+class RequestState:
+    """One request, and how it ended."""
 
-    def __init__(
-        self,
-        request: Request,
-        client: Exchange,
-        spans: Spans,
-        request_id: str,
-        started_s: float,
-        force: Route | None,
-    ) -> None:
-        self.asked = request  # as the client asked
-        self.request = request  # as engines are asked now: of a stream that moved, its continuation
-        self.watch: StreamWatch | None = None  # once a stream has begun
-        self.migrations = 0
+    request: Request  # once it is parsed
+    asked: Any
+
+    def __init__(self, client: Exchange, spans: Spans, started_s: float) -> None:
         self.client = client
         self.spans = spans
-        self.request_id = request_id
+        self.request_id: str = client.visit.request_id
         self.started_s = started_s
-        self.force = force
-        self.slo = ""
         self.queued_s = 0.0
-        self.placed = False  # once true, `conversation` and `plan` are there
-        self.conversation: Conversation
-        self.plan: Plan
-        self.session: Session | None = None  # the one that this turn belongs to, new or known
+        self.slo = ""
+        self.force: Route | None = None
+        self.turn: TurnState | None = None  # once it is placed
+        self.outcome = Outcome.OK
+        self.status = 200
+        self.error_type = ""  # a bounded label
+
+    def failed(self, error: ApiError) -> None:
+        self.outcome, self.status, self.error_type = Outcome.ERROR, error.status, error.kind
+
+    def cancelled(self) -> None:
+        """The client hung up."""
+        self.outcome, self.status = Outcome.CANCELLED, 499
+        streaming = self.turn is not None and self.turn.first_s
+        self.spans.event("cancelled", {"ppd.stage": "streaming" if streaming else "waiting"})
+
+    def headers(self) -> Headers:
+        """Answer headers that say how the request was routed; none before it is placed."""
+        return self.turn.headers() if self.turn is not None else []
+
+
+class TurnState:
+    """One request on its engines. Filled step by step; the ledger reads it at the end."""
+
+    def __init__(self, arrival: RequestState, conversation: Conversation, plan: Plan) -> None:
+        self.arrival = arrival
+        self.client = arrival.client
+        self.spans = arrival.spans
+        self.request_id = arrival.request_id
+        self.started_s = arrival.started_s
+        self.queued_s = arrival.queued_s
+        self.slo = arrival.slo
+        self.asked = arrival.request  # as the client asked
+        self.request = arrival.request  # as engines are asked now: of a stream that moved, its continuation
+        self.conversation = conversation
+        self.session: Session | None = conversation.session  # the one that this turn belongs to, new or known
+        self.plan = plan
+        self.path = plan.path
+        self.reason = plan.reason
         self.moved: Reason | None = None
-        self.path = Route.P_D
-        self.reason = Reason.FIRST_TURN
+        self.watch: StreamWatch | None = None  # once a stream has begun
+        self.migrations = 0
         self.prefill_worker: Worker | None = None
         self.prefill_s = 0.0
         self.prefill_cached = -1
         self.handed_off = False
         self.hold = False  # D was asked to hold its KV for a pull-back
-        self.engine_path = client.path.encode()
+        self.engine_path = arrival.client.path.encode()
         self.retries = 0
         self.first_s = 0.0
         self.last_s = 0.0
         self.answer: Seen | None = None
-        self.outcome = Outcome.OK
-        self.status = 200
 
     def engine_headers(self, span: Span, leg: str = "") -> bytes:
         """Header lines for an engine: the id of this leg, and the trace that its spans belong to."""
@@ -83,8 +110,8 @@ class TurnState:
     # --- what happens, in order ---
 
     def place(self, plan: Plan) -> None:
+        """Other engines take the turn."""
         self.plan = plan
-        self.placed = True
         self.prefill_worker, self.prefill_cached, self.handed_off = None, -1, False
         if self.watch is not None:  # the head, with path and reason, is sent
             return
@@ -129,14 +156,15 @@ class TurnState:
         self.answer = answer
         self.last_s = now_s
 
-    def failed(self, status: int) -> None:
-        self.outcome, self.status = Outcome.ERROR, status
+    # --- what is reported ---
 
-    def cancelled(self) -> None:
-        self.outcome, self.status = Outcome.CANCELLED, 499
-        self.spans.event("cancelled", {"ppd.stage": "streaming" if self.first_s else "waiting"})
+    @property
+    def outcome(self) -> Outcome:
+        return self.arrival.outcome
 
-    # --- what is told ---
+    @property
+    def status(self) -> int:
+        return self.arrival.status
 
     @property
     def reported_cached(self) -> int | None:
@@ -150,14 +178,10 @@ class TurnState:
 
     @property
     def decode_worker(self) -> Worker | None:
-        if not self.placed or self.reason is Reason.PREFILL_ANSWERED:
-            return None
-        return self.plan.decode
+        return None if self.reason is Reason.PREFILL_ANSWERED else self.plan.decode
 
     def headers(self) -> Headers:
         """The answer headers; no addresses, only names."""
-        if not self.placed:
-            return []
         headers = [(_ROUTE, self.path.encode()), (_REASON, self.reason.encode())]
         if self.prefill_worker is not None:
             headers.append((_PREFILL, self.prefill_worker.told))

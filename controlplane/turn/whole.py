@@ -7,7 +7,6 @@ from collections import OrderedDict
 
 import msgspec
 
-from controlplane.admission.gate import Gate
 from controlplane.engines.upstream import Connection, UpstreamError
 from controlplane.engines.worker import Reservation, Worker
 from controlplane.errors import NO_WORKER, ApiError
@@ -18,6 +17,7 @@ from controlplane.turn import stream
 from controlplane.turn.ledger import Ledger
 from controlplane.turn.leg import EngineFailedError, Engines
 from controlplane.turn.route import Router
+from controlplane.turn.state import RequestState
 from controlplane.turn.whole_request import Asked
 from ppd.core import identity
 from ppd.core.names import H_DECODE, H_REASON, H_ROUTE, Reason, Role, Route
@@ -40,7 +40,6 @@ class WholeHandler:
         engines: Engines,
         ledger: Ledger,
         sessions: SessionStore,
-        gate: Gate,
         logger: logging.Logger,
     ) -> None:
         self._settings = settings
@@ -48,38 +47,20 @@ class WholeHandler:
         self._engines = engines
         self._ledger = ledger
         self._sessions = sessions
-        self._gate = gate
         self._log = logger
         self._loop = asyncio.get_running_loop()
         self._responses: OrderedDict[str, str] = OrderedDict()  # response id -> the worker that has it
 
-    async def __call__(self, client: Exchange) -> None:
-        began_s = self._loop.time()
+    def read(self, state: RequestState) -> str:
+        """Parse the request and return the name of its model. Raises ApiError."""
+        client = state.client
         key = client.visit.key
-        try:
-            asked = Asked(client.body, client.path, client.headers, key.max_tokens if key else 0)
-            self._router.cluster.check(asked.model)
-            client.watch(began_s + self._settings.turn_s)
-            if not self._gate.admit():
-                await self._gate.wait()
-            try:
-                await self._serve(client, asked, began_s)
-            finally:
-                self._gate.leave()
-        except ApiError as error:
-            self._ledger.refused(error.status)
-            client.fail(error, [])
-        except asyncio.CancelledError:
-            if client.give_up():
-                self._ledger.refused(504)
-                client.fail(ApiError(504, "the turn took too long"), [])
-            elif not client.gone:
-                raise
-        finally:
-            client.unwatch()
+        asked = Asked(client.body, client.path, client.headers, key.max_tokens if key else 0)
+        state.asked = asked
+        return asked.model
 
-    async def _serve(self, client: Exchange, asked: Asked, began_s: float) -> None:
-        queued_s = self._loop.time() - began_s
+    async def serve(self, state: RequestState) -> None:
+        client, asked = state.client, state.asked
         body = bodies.join(asked.fields)
         failed: frozenset[str] = frozenset()
         while len(failed) < _MAX_TRIES:
@@ -101,7 +82,7 @@ class WholeHandler:
                         await self._relay(client, worker, connection, told)
                     finally:
                         connection.close()
-                    self._ledger.served_whole(path, queued_s, self._loop.time() - began_s)
+                    self._ledger.served_whole(path, state.queued_s, self._loop.time() - state.started_s)
                     self._remember(asked, worker)
                     return
                 except EngineFailedError:

@@ -30,7 +30,7 @@ def traced(sink: OtlpSink) -> Iterator[Callable[..., None]]:
     """Lets a frontend trace to the sink, at a ratio."""
 
     def trace(stack: Stack, ratio: float = 1.0) -> None:
-        stack.frontend.turns._tracer = tracing.setup("ppd-frontend", sink.endpoint, sample_ratio=ratio)
+        stack.frontend.lifecycle.tracer = tracing.setup("ppd-frontend", sink.endpoint, sample_ratio=ratio)
 
     yield trace
     tracing.shutdown()
@@ -76,7 +76,7 @@ async def test_the_turns_of_a_session_are_linked(
     """By whichever frontend each was served."""
     first, second = await cluster.frontend(), await cluster.frontend()
     traced(first)
-    second.frontend.turns._tracer = first.frontend.turns._tracer
+    second.frontend.lifecycle.tracer = first.frontend.lifecycle.tracer
     _, _, answer = await first.ask("hi")
     said = answer["choices"][0]["message"]["content"]
     await until(lambda: first.frontend.sessions.newest(1)[0].trace != "")
@@ -150,7 +150,7 @@ async def test_the_engines_transfer_belongs_to_the_turn(
     traced(stack)
     await stack.ask("hi")
     given = cluster.engines["d0"].requests[0].body["kv_transfer_params"]
-    tracer = stack.frontend.turns._tracer
+    tracer = stack.frontend.lifecycle.tracer
     assert tracer is not None
     transfer = Transfer(Origin.of(given, cached_blocks=0), "p0", blocks=3)
     transfer.ended_s = transfer.began_s + 0.01

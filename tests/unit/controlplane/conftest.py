@@ -8,6 +8,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from controlplane.app import Frontend
 from controlplane.http.server import Server, bind
@@ -83,6 +86,15 @@ async def running(placement: dict[str, Role], **options: Any) -> AsyncIterator[S
         frontend.cluster.close()
         for engine in engines.values():
             await engine.stop()
+
+
+def trace(stack: Stack) -> InMemorySpanExporter:
+    """Have the frontend trace; its spans end up in what is returned."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    stack.frontend.lifecycle.tracer = provider.get_tracer("test")
+    return exporter
 
 
 P_D = {"p0": Role.PREFILL, "d0": Role.DECODE}

@@ -204,7 +204,7 @@ async def test_a_turn_that_takes_too_long_is_504_and_stops_its_engines() -> None
         async with asyncio.timeout(20):
             while not all(seen.aborted for seen in stack.engines["d0"].requests):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-        assert stack.frontend.turns.gate.running == 0
+        assert stack.frontend.gate.running == 0
 
 
 async def test_pages_of_named_origins_may_call(tmp_path: Path) -> None:

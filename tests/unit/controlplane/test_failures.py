@@ -93,7 +93,7 @@ async def test_the_next_d_never_gets_used_parameters(kind: str, stream: bool) ->
     async with running(P_2D, **{**QUICK, "prefill_s": 20}) as stack:
         stack.engines["d0"].faults.append(Fault(kind))
         stack.engines["d1"].faults.append(Fault(kind))
-        first = stack.frontend.turns
+        first = stack.frontend
         for name in ("d0", "d1"):
             other = stack.engines["d1" if name == "d0" else "d0"]
             stack.engines[name].on_request = other.faults.clear
@@ -261,7 +261,7 @@ async def test_a_client_that_hangs_up_stops_p(stack: Stack) -> None:
     stack.engines["p0"].faults.append(Fault("stall"))
     await hang_up(stack, stack.engines["p0"])
     await until(lambda: stack.engines["p0"].requests[0].aborted)
-    await until(lambda: stack.frontend.turns.gate.running == 0)
+    await until(lambda: stack.frontend.gate.running == 0)
     assert not stack.engines["d0"].requests
     assert stack.frontend.ledger.recent[-1].outcome == "cancelled"
 
@@ -271,7 +271,7 @@ async def test_a_client_that_hangs_up_stops_d(stack: Stack, after: int) -> None:
     stack.engines["d0"].faults.append(Fault("stall", after=after))
     await hang_up(stack, stack.engines["d0"])
     await until(lambda: stack.engines["d0"].requests[0].aborted)
-    await until(lambda: stack.frontend.turns.gate.running == 0)
+    await until(lambda: stack.frontend.gate.running == 0)
     assert stack.frontend.ledger.recent[-1].outcome == "cancelled"
     for worker in stack.frontend.cluster.workers.values():
         assert (worker.running, worker.prefill_tokens) == (0, 0)
@@ -284,7 +284,7 @@ async def test_a_client_that_leaves_after_done_was_served(stack: Stack) -> None:
         while b"[DONE]" not in data:
             data += await response.content.readany()
         response.close()
-    await until(lambda: stack.frontend.turns.gate.running == 0)
+    await until(lambda: stack.frontend.gate.running == 0)
     assert stack.frontend.ledger.recent[-1].outcome == "ok"
     assert (await stack.ask("hi", TEXT, "more"))[0] == "d-local"
 
@@ -351,4 +351,4 @@ async def test_a_slow_reader_pauses_the_engine(stack: Stack) -> None:
     assert sum(connection._buffered for connection in pool._all) < 2_000_000
     assert not engine.requests[0].finished
     writer.close()
-    await until(lambda: stack.frontend.turns.gate.running == 0)
+    await until(lambda: stack.frontend.gate.running == 0)

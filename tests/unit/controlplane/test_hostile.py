@@ -25,9 +25,9 @@ async def test_generated_requests_never_fail_the_server() -> None:
             assert assault.statuses[status] > 3, assault.statuses
         assert (await stack.ask("hi"))[:2] == ("p-d", "first-turn")
         async with asyncio.timeout(30):
-            while stack.frontend.turns.gate.running:  # noqa: ASYNC110
+            while stack.frontend.gate.running:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        assert stack.frontend.turns.gate.queued == 0
+        assert stack.frontend.gate.queued == 0
         assert all(worker.running == 0 for worker in stack.frontend.cluster.workers.values())
 
 

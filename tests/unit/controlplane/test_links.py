@@ -40,7 +40,7 @@ def test_pairs_are_bounded_and_the_silent_ones_go() -> None:
 
 async def test_the_decision_is_shown_the_link_that_reports_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(P_2D) as stack:
-        router = stack.frontend.turns._router
+        router = stack.frontend.router
         seen: list[float] = []
         decide = router.policy.decide
 

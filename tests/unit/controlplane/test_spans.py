@@ -3,12 +3,10 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from ppd.core.records import KvMoved
-from tests.unit.controlplane.conftest import P_D, Stack, running
+from tests.unit.controlplane.conftest import P_D, Stack, running, trace
 from tests.unit.controlplane.fakes import Fault
 
 pytestmark = pytest.mark.unit
@@ -18,12 +16,8 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 @pytest.fixture
 async def traced() -> AsyncIterator[tuple[Stack, InMemorySpanExporter]]:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
     async with running(P_D) as stack:
-        stack.frontend.turns._tracer = provider.get_tracer("test")
-        yield stack, exporter
+        yield stack, trace(stack)
 
 
 async def test_a_turn_is_one_trace(traced: tuple[Stack, InMemorySpanExporter]) -> None:

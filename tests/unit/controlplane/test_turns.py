@@ -221,4 +221,4 @@ async def test_no_reservation_outlives_its_turn(stack: Stack) -> None:
         await response.read()
     for worker in stack.frontend.cluster.workers.values():
         assert (worker.running, worker.prefill_tokens) == (0, 0)
-    assert stack.frontend.turns.gate.running == 0
+    assert stack.frontend.gate.running == 0

@@ -1,0 +1,138 @@
+"""The life of every request: identified, admitted, served within its deadline, answered, recorded."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from opentelemetry.trace import Tracer
+
+from controlplane.admission.entry import Entry, traced, unguarded
+from controlplane.admission.gate import Gate
+from controlplane.engines.cluster import Cluster
+from controlplane.errors import ApiError
+from controlplane.http.asgi import Asgi
+from controlplane.http.exchange import Exchange
+from controlplane.telemetry.spans import Spans
+from controlplane.turn.ledger import Ledger
+from controlplane.turn.state import RequestState
+
+
+class Handler(Protocol):
+    """Serves the requests of some endpoints."""
+
+    def read(self, state: RequestState) -> str:
+        """Parse the request and return the name of its model. Raises ApiError."""
+
+    def serve(self, state: RequestState) -> Awaitable[None]:
+        """Answer it. Raises ApiError."""
+
+
+class Lifecycle:
+    """Serves exchanges: those of `handlers` (by path, POST only) on engines, all others by `surface`."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        handlers: Mapping[str, Handler],
+        surface: Asgi,
+        cluster: Cluster,
+        gate: Gate,
+        ledger: Ledger,
+        turn_s: float,
+        tracer: Tracer | None,
+        logger: logging.Logger,
+    ) -> None:
+        self._entry = entry
+        self._handlers = handlers
+        self._surface = surface
+        self._cluster = cluster
+        self._gate = gate
+        self._ledger = ledger
+        self._turn_s = turn_s
+        self.tracer = tracer
+        self._log = logger
+        self._clock: Callable[[], float] = asyncio.get_running_loop().time
+
+    def judge(self, exchange: Exchange) -> ApiError | None:
+        """With the head alone: an answer that does not depend on the body."""
+        error = self._entry.judge(exchange)
+        if error is not None:
+            return error
+        if self._handler(exchange) is None:
+            return self._surface.judge(exchange)
+        if exchange.headers.get(b"content-encoding", b"identity") != b"identity":
+            return ApiError(415, "compressed request bodies are not supported")
+        return None
+
+    def lost(self, exchange: Exchange) -> None:
+        """The client hung up in the middle of its request."""
+        self._entry.log(exchange)
+
+    async def __call__(self, exchange: Exchange) -> None:
+        if self._entry.preflight(exchange):
+            self._entry.log(exchange)
+            return
+        handler = self._handler(exchange)
+        state = RequestState(exchange, self._spans(exchange, handler), self._clock())
+        key = None
+        try:
+            if exchange.refusal is not None:
+                raise exchange.refusal
+            key = self._entry.enter(exchange)
+            if handler is None:
+                await self._surface(exchange)
+                state.status = exchange.status or 499
+            else:
+                await self._relay(state, handler)
+        except ApiError as error:
+            self._fail(state, error)
+        except asyncio.CancelledError:
+            if exchange.give_up():
+                self._fail(state, ApiError(504, "the turn took too long"))
+            elif exchange.gone:
+                state.cancelled()
+            else:
+                state.failed(ApiError(503, "this process is stopping"))
+                raise
+        except Exception:
+            self._log.exception("%s %s: %s", exchange.method, exchange.path[:200], state.request_id)
+            self._fail(state, ApiError(500, "internal error"))
+        finally:
+            exchange.unwatch()
+            self._entry.leave(key)
+            if handler is not None:
+                self._ledger.close(state, self._clock())
+            else:
+                state.spans.end(state.status, state.error_type, {})
+            self._entry.log(exchange)
+
+    def _handler(self, exchange: Exchange) -> Handler | None:
+        return self._handlers.get(exchange.path) if exchange.method == "POST" else None
+
+    def _spans(self, exchange: Exchange, handler: Handler | None) -> Spans:
+        """Every request has a server span but those of health checks, scrapes and operators' pages."""
+        if handler is None and unguarded(exchange.path):
+            return Spans(None, exchange.headers, "")
+        name = f"POST {exchange.path}" if handler is not None else exchange.method
+        spans = Spans(self.tracer, exchange.headers, name)
+        if trace_id := spans.trace_id:
+            traced(exchange, trace_id)
+        return spans
+
+    async def _relay(self, state: RequestState, handler: Handler) -> None:
+        """Parse, wait for a place, and have the engines answer before the deadline."""
+        self._cluster.check(handler.read(state))
+        state.client.watch(state.started_s + self._turn_s)
+        if not self._gate.admit():
+            await self._gate.wait()
+        try:
+            state.queued_s = self._clock() - state.started_s
+            await handler.serve(state)
+        finally:
+            self._gate.leave()
+
+    @staticmethod
+    def _fail(state: RequestState, error: ApiError) -> None:
+        state.failed(error)
+        state.client.fail(error, state.headers())
