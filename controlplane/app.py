@@ -145,15 +145,17 @@ class Frontend:
         return Pool(url, self._settings.connect_s, self._settings.engine_key)
 
     def _on_workers(self, workers: dict[str, WorkerRecord]) -> None:
-        self.cluster.update(workers, self._loop.time())
+        new = self.cluster.update(workers, self._loop.time())
         self._show_workers()
-        for record in workers.values():
+        for record in new:
             if record.model_path:
                 self._load_tokenizer(record.model, record.model_path)
 
     def _show_workers(self) -> None:
         ready = {
-            (model, role.value): len(roles[role]) for model, roles in self.cluster.by_model() for role in Role
+            (model, role.value): len(found.ready[role])
+            for model, found in self.cluster.by_model()
+            for role in Role
         }
         for labels in self._shown_workers | ready.keys():
             metrics.WORKERS.labels(*labels).set(ready.get(labels, 0))

@@ -1,36 +1,52 @@
 """The simulated workers as a dispatcher sees them, for `ppd.core.plan`."""
 
-from collections import deque
+import random
+from collections.abc import Iterable
 from math import inf
 
 from ppd.core.decision import WorkerView
 from ppd.core.learning.link import LinkCost, PairLinks
+from ppd.core.load import Glance
 from ppd.core.names import Role
+from ppd.core.roster import CANDIDATES, Roster
 from simulator.cluster import Cluster
 from simulator.meter import Meter
 
 
 class SimulatedFleet:
-    """Every worker of a cluster: none ever fails, and any P and D can exchange KV."""
+    """Every worker of a cluster: none ever fails, and any P and D can exchange KV.
 
-    def __init__(self, cluster: Cluster) -> None:
+    `candidates`: how many workers of a role one turn looks at.
+    """
+
+    def __init__(self, cluster: Cluster, candidates: int = CANDIDATES, seed: int = 0) -> None:
         self._cluster = cluster
+        self._candidates = candidates
         self.meters = {worker.name: Meter(worker) for worker in cluster.workers}
         self.links = PairLinks()
-        self._by_role = {role: deque(self.meters[w.name] for w in cluster.of(role)) for role in Role}
+        draw = random.Random(seed).random
+        self._rosters: dict[Role, Roster[Meter]] = {role: Roster(draw) for role in Role}
+        for worker in cluster.workers:
+            self._rosters[worker.role].put(self.meters[worker.name])
 
     @property
     def now_s(self) -> float:
         return self._cluster.now_s
 
-    def ready(self, role: Role) -> list[WorkerView]:
-        """Rotated at each call, as in the frontend: equals share the load."""
-        found = self._by_role[role]
-        found.rotate(-1)
-        return [meter.view(self.now_s, inf) for meter in found]
+    def decodes(self, home: str) -> list[Glance]:
+        return self._some(Role.DECODE, home)
 
-    def can_pull(self, decode: str, prefill: str) -> bool:
-        return True
+    def replicas(self, home: str) -> list[Glance]:
+        return self._some(Role.REPLICA, home)
+
+    def prefills(self, decode: str, known: str) -> list[Glance]:
+        return self._some(Role.PREFILL, known)
+
+    def lent(self, home: str) -> list[Glance]:
+        return self._some(Role.PREFILL, home)
+
+    def view(self, worker: str) -> WorkerView:
+        return self.meters[worker].view(self.now_s, inf)
 
     def can_pull_back(self, prefill: str) -> bool:
         return True
@@ -40,3 +56,7 @@ class SimulatedFleet:
 
     def link(self, prefill: str, decode: str) -> LinkCost:
         return self.links.cost(prefill, decode)
+
+    def _some(self, role: Role, wanted: str) -> list[Glance]:
+        found: Iterable[Meter] = self._rosters[role].with_(wanted, self._candidates)
+        return [meter.glance(self.now_s, inf) for meter in found]

@@ -119,7 +119,8 @@ def _model(parts: Parts, name: str) -> dict[str, Any]:
 
 def _health(parts: Parts) -> dict[str, Any]:
     models: dict[str, Any] = {}
-    for name, roles in parts.cluster.by_model():
+    for name, found in parts.cluster.by_model():
+        roles = found.ready
         counts = {role.value: len(workers) for role, workers in roles.items()}
         missing = [role.value for role in (Role.PREFILL, Role.DECODE) if not roles[role]]
         if roles[Role.REPLICA] and len(missing) == 2:

@@ -1,9 +1,9 @@
 """All engines of this frontend, by model and role: etcd's records, and which of them can be used."""
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 
+from controlplane.engines.models import Models, ModelWorkers
 from controlplane.engines.pairs import Pairs
 from controlplane.engines.upstream import Pool
 from controlplane.engines.worker import Patience, Worker
@@ -11,8 +11,8 @@ from controlplane.errors import NO_WORKER, ApiError, no_such_model
 from controlplane.telemetry import metrics
 from ppd.core.names import Role
 from ppd.core.pairing import why_not
-from ppd.core.placement import placement_of
 from ppd.core.records import WorkerLoad, WorkerRecord
+from ppd.core.roster import CANDIDATES, Roster
 
 _UNLISTED_S = 30.0  # an agent that has not registered again within this time has left
 
@@ -28,14 +28,14 @@ class Cluster:
         self._patience = patience or Patience()
         self.workers: dict[str, Worker] = {}
         self._leaving: dict[str, Worker] = {}  # gone from the registry, with answers still under way
-        self._models: dict[str, dict[Role, deque[Worker]]] = {}
-        self._placements: dict[str, str] = {}
-        self._unlike: set[tuple[str, str]] = set()
+        self._models = Models()
+        self._unlike: set[tuple[str, object, object]] = set()  # model, signatures of a P and a D
         self.pairs = Pairs()
         self.models_seen: dict[str, float] = {}  # model -> when first seen, unix s; bounded
 
-    def update(self, records: dict[str, WorkerRecord], now_s: float) -> None:
-        """The registry's new view. A worker is its incarnation: a new id means a new pool and no past.
+    def update(self, records: dict[str, WorkerRecord], now_s: float) -> list[WorkerRecord]:
+        """The registry's new view; returns the records that are new. A worker is its incarnation: a new id
+        means a new pool and no past.
 
         One that leaves says so before its record goes. Where a ready one's goes all the same, its lease ended
         while etcd stalled: it stays for as long as its agent reports, which will register it again.
@@ -47,25 +47,35 @@ class Cluster:
             elif not worker.unlisted_s:
                 worker.unlisted_s = now_s
                 self._log.warning("worker %s (%s) lost its registration, and is well", worker.name, worker_id)
+        new = []
         for worker_id, record in records.items():
-            known = self.workers.get(worker_id) or self._back(worker_id)
-            if known is None:
-                self.workers[worker_id] = Worker(record, self._make_pool(record.url))
-                self._log.info("worker %s (%s) is %s", record.name, worker_id, record.status)
-            elif known.record.url != record.url:
-                known.pool.close()
-                known.record, known.pool = record, self._make_pool(record.url)
-            else:
-                known.record = record
-            self.workers[worker_id].unlisted_s = 0.0
-            if record.model not in self.models_seen and len(self.models_seen) < 1024:
-                self.models_seen[record.model] = record.started_unix_s
-        self._say_unlike()
-        self._arrange()
+            known = self.workers.get(worker_id)
+            if known is not None and known.record is record and not known.unlisted_s:
+                continue
+            new.append(record)
+            self._take(record, known or self._back(worker_id), now_s)
+        return new
+
+    def _take(self, record: WorkerRecord, known: Worker | None, now_s: float) -> None:
+        """A record that is new or has changed."""
+        if known is None:
+            known = self.workers[record.worker_id] = Worker(record, self._make_pool(record.url))
+            self._log.info("worker %s (%s) is %s", record.name, record.worker_id, record.status)
+        elif known.record.url != record.url:
+            known.pool.close()
+            known.record, known.pool = record, self._make_pool(record.url)
+        else:
+            known.record = record
+        known.unlisted_s = 0.0
+        if record.model not in self.models_seen and len(self.models_seen) < 1024:
+            self.models_seen[record.model] = record.started_unix_s
+        self._models.put(known)
+        self._log_unlike(known)
 
     def _part(self, worker: Worker) -> None:
         self._leaving[worker.id] = self.workers.pop(worker.id)
         worker.gone = True
+        self._models.drop(worker.id)
         worker.pool.close()
         self._log.info("worker %s (%s) is gone", worker.name, worker.id)
 
@@ -78,52 +88,47 @@ class Cluster:
             self.workers[worker_id] = worker
         return worker
 
-    def _arrange(self) -> None:
-        """Who can be used, by model and role."""
-        self._models = {}
-        for worker in self.workers.values():
-            roles = self._models.setdefault(worker.record.model, {role: deque() for role in Role})
-            if worker.ready:
-                roles[worker.record.role].append(worker)
-        self._placements = {
-            model: str(placement_of(role for role, workers in roles.items() for _ in workers))
-            for model, roles in self._models.items()
-        }
-
-    def _say_unlike(self) -> None:
-        """A pair that cannot exchange KV is never used; it is said once."""
-        listed = list(self.workers.values())
-        for prefill in (each for each in listed if each.record.role is Role.PREFILL):
-            for decode in (each for each in listed if each.record.role is Role.DECODE):
-                same_model = prefill.record.model == decode.record.model
-                if (
-                    same_model
-                    and not compatible(prefill, decode)
-                    and (pair := (prefill.id, decode.id)) not in self._unlike
-                ):
-                    if len(self._unlike) < 1024:
-                        self._unlike.add(pair)
-                    self._log.warning("%s", why_not(prefill.record, decode.record))
+    def _log_unlike(self, worker: Worker) -> None:
+        """P and D that cannot exchange KV are never used as a pair; each two kinds are logged once."""
+        model = self._models.get(worker.record.model)
+        if model is None or worker.record.role not in (Role.PREFILL, Role.DECODE):
+            return
+        for other in model.kinds(Role.DECODE if worker.record.role is Role.PREFILL else Role.PREFILL):
+            prefill, decode = (worker, other) if worker.record.role is Role.PREFILL else (other, worker)
+            kinds = (worker.record.model, prefill.signature, decode.signature)
+            if not compatible(prefill, decode) and kinds not in self._unlike and len(self._unlike) < 1024:
+                self._unlike.add(kinds)
+                self._log.warning("%s", why_not(prefill.record, decode.record))
 
     def report(self, load: WorkerLoad, now_s: float) -> None:
         if worker := self.workers.get(load.worker_id) or self._leaving.get(load.worker_id):
             worker.report(load, now_s)
 
+    def model(self, name: str) -> ModelWorkers | None:
+        return self._models.get(name)
+
     def placement(self, model: str) -> str:
-        return self._placements.get(model, "0R")
+        found = self._models.get(model)
+        return found.placement if found is not None else "0R"
+
+    def some(
+        self, roster: Roster[Worker] | None, wanted: str, now_s: float, but: frozenset[str]
+    ) -> list[Worker]:
+        """A few workers of a roster for one turn, and the one that is wanted if it is usable. Those that just
+        failed are left out, unless there are no others."""
+        if not roster:
+            return []
+        found = roster.with_(wanted, CANDIDATES)
+        usable = _usable(found, now_s, but)
+        if len(usable) < len(found) < len(roster) and not any(not each.resting(now_s) for each in usable):
+            usable = _usable(roster.rotated(), now_s, but)
+        return usable
 
     def ready(self, model: str, role: Role, now_s: float, but: frozenset[str] = frozenset()) -> list[Worker]:
-        """The ready workers of a role, rotated so that equals share the load. Those that just failed are
+        """All ready workers of a role, rotated so that equals share the load. Those that just failed are
         left out, unless there are no others."""
-        found = self._models.get(model, {}).get(role)
-        if not found:
-            return []
-        found.rotate(-1)
-        usable = [worker for worker in found if worker.id not in but] if but else list(found)
-        for worker in usable:
-            if worker.resting(now_s):
-                return [each for each in usable if not each.resting(now_s)] or usable
-        return usable
+        found = self._models.get(model)
+        return _usable(found.ready[role].rotated(), now_s, but) if found is not None else []
 
     def decoders(
         self, model: str, now_s: float, but: frozenset[str] = frozenset()
@@ -151,13 +156,14 @@ class Cluster:
                 rest_s,
             )
 
-    def by_model(self) -> Iterator[tuple[str, dict[Role, deque[Worker]]]]:
-        """Each model that has a worker in any state, with its ready ones by role."""
-        yield from self._models.items()
+    def by_model(self) -> Iterator[tuple[str, ModelWorkers]]:
+        """Each model that has a worker in any state."""
+        return iter(self._models)
 
     def servable(self, model: str) -> bool:
         """Whether a turn of this model can be served by any path."""
-        return any(self._models.get(model, {}).values())
+        found = self._models.get(model)
+        return found is not None and found.servable
 
     def check(self, model: str) -> None:
         """Raises ApiError: 404 for a model that never was, 503 for one that nobody serves now."""
@@ -186,6 +192,7 @@ class Cluster:
             why = worker.trouble(now_s, self._patience, reports_flow)
             if why != worker.suspected:
                 changed, worker.suspected = True, why
+                self._models.put(worker)
                 self._log.warning("worker %s %s", worker.name, f"is suspect: {why}" if why else "is back")
             if why:
                 worker.pool.give_up(now_s, 0.0)
@@ -195,16 +202,22 @@ class Cluster:
                 worker.pool.give_up(now_s, self._patience.silent_s)
             if worker.pool.unused:
                 del self._leaving[worker.id]
-        if changed:
-            self._arrange()
         return changed
 
     def close(self) -> None:
         for worker in list(self.workers.values()):
             self._part(worker)
-        self._arrange()
 
 
 def compatible(prefill: Worker, decode: Worker) -> bool:
     """Whether D can pull from P."""
     return prefill.signature == decode.signature
+
+
+def _usable(workers: list[Worker], now_s: float, but: frozenset[str]) -> list[Worker]:
+    if but:
+        workers = [worker for worker in workers if worker.id not in but]
+    for worker in workers:
+        if worker.resting(now_s):
+            return [each for each in workers if not each.resting(now_s)] or workers
+    return workers

@@ -12,6 +12,7 @@ from controlplane.turn.parse import Request
 from ppd.core import place
 from ppd.core.decision import Decision, Policy, WorkerView
 from ppd.core.learning.link import LinkCost
+from ppd.core.load import Glance
 from ppd.core.names import Reason, Role, Route
 from ppd.core.plan import NoWorkerError, Standing, plan
 from ppd.core.sessions import Pullback
@@ -82,7 +83,7 @@ class Router:
         """A P that was not tried yet and that this plan's D can pull from."""
         found = self.cluster.ready(request.model, Role.PREFILL, now_s, failed)
         views = {each.id: each for each in found if self.cluster.can_pull(plan.decode, each, now_s)}
-        best = place.pick_prefill((each.view(now_s, self.stale_s) for each in views.values()), 0, {})
+        best = place.pick_prefill((each.glance(now_s, self.stale_s) for each in views.values()), 0, {})
         return views[best.worker_id] if best else None
 
     def another_decode(self, model: str, but: Worker, now_s: float) -> Worker | None:
@@ -94,7 +95,7 @@ class Router:
         """The engine that would decode a turn of its own soonest."""
         decodes, replicas = self.cluster.decoders(model, now_s, failed)
         found = {each.id: each for each in decodes + replicas}
-        best = place.pick_decode([each.view(now_s, self.stale_s) for each in found.values()])
+        best = place.pick_decode([each.glance(now_s, self.stale_s) for each in found.values()])
         return found[best.worker_id] if best else None
 
     def can_serve(self, model: str, failed: frozenset[str], now_s: float) -> bool:
@@ -107,26 +108,51 @@ class _Fleet:
 
     def __init__(self, router: Router, model: str, now_s: float, failed: frozenset[str]) -> None:
         self._router = router
-        self._model = model
+        self._cluster = router.cluster
+        self._model = router.cluster.model(model)
         self._now_s = now_s
         self._failed = failed
 
-    def ready(self, role: Role) -> list[WorkerView]:
-        found = self._router.cluster.ready(self._model, role, self._now_s, self._failed)
-        return [each.view(self._now_s, self._router.stale_s) for each in found]
+    def decodes(self, home: str) -> list[Glance]:
+        return self._some(Role.DECODE, home)
 
-    def can_pull(self, decode: str, prefill: str) -> bool:
-        cluster = self._router.cluster
-        return cluster.can_pull(cluster.workers[decode], cluster.workers[prefill], self._now_s)
+    def replicas(self, home: str) -> list[Glance]:
+        return self._some(Role.REPLICA, home)
+
+    def lent(self, home: str) -> list[Glance]:
+        return self._some(Role.PREFILL, home)
+
+    def prefills(self, decode: str, known: str) -> list[Glance]:
+        if self._model is None:
+            return []
+        roster = self._model.prefills_for(self._cluster.workers[decode])
+        found = self._cluster.some(roster, known, self._now_s, self._failed)
+        usable = self._cluster.pairs.usable
+        paired = [each for each in found if usable(each.id, decode, self._now_s)]
+        if not paired and roster is not None and len(roster) > len(found):
+            paired = [each for each in roster if usable(each.id, decode, self._now_s)]
+        return self._glances(paired)
+
+    def view(self, worker: str) -> WorkerView:
+        return self._cluster.workers[worker].view(self._now_s, self._router.stale_s)
 
     def can_pull_back(self, prefill: str) -> bool:
-        return self._router.cluster.workers[prefill].record.bidirectional
+        return self._cluster.workers[prefill].record.bidirectional
 
     def kv_bytes_per_token(self, decode: str) -> int:
-        return self._router.cluster.workers[decode].record.kv_bytes_per_token
+        return self._cluster.workers[decode].record.kv_bytes_per_token
 
     def link(self, prefill: str, decode: str) -> LinkCost:
         return self._router.links.cost(prefill, decode)
+
+    def _some(self, role: Role, wanted: str) -> list[Glance]:
+        if self._model is None or not (roster := self._model.ready[role]):
+            return []
+        return self._glances(self._cluster.some(roster, wanted, self._now_s, self._failed))
+
+    def _glances(self, workers: list[Worker]) -> list[Glance]:
+        now_s, stale_s = self._now_s, self._router.stale_s
+        return [each.glance(now_s, stale_s) for each in workers]
 
 
 def _standing(request: Request, conversation: Conversation, now_s: float) -> Standing:

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from ppd.core import place
 from ppd.core.decision import Decision, Policy, Turn, View, Weights, WorkerView
 from ppd.core.learning.link import UNKNOWN, LinkCost
-from ppd.core.names import Reason, Role, Route
+from ppd.core.load import Glance
+from ppd.core.names import Reason, Route
 from ppd.core.table import Table
 
 
@@ -34,13 +35,24 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Fleet(Protocol):
-    """The workers of the turn's model that can be used now."""
+    """The workers of the turn's model that can be used now.
 
-    def ready(self, role: Role) -> Sequence[WorkerView]:
-        """In an order that rotates from turn to turn, so that equals share the load."""
+    Each list holds a bounded number of them, in an order that rotates from turn to turn, so that equals share
+    the load. The worker that is named is always among them if it can be used.
+    """
 
-    def can_pull(self, decode: str, prefill: str) -> bool:
-        """Whether D can read the KV of P."""
+    def decodes(self, home: str) -> Sequence[Glance]: ...
+
+    def replicas(self, home: str) -> Sequence[Glance]: ...
+
+    def prefills(self, decode: str, known: str) -> Sequence[Glance]:
+        """Those whose KV `decode` can read."""
+
+    def lent(self, home: str) -> Sequence[Glance]:
+        """The P's, where nobody else can decode: they take turns whole."""
+
+    def view(self, worker: str) -> WorkerView:
+        """All that is known of one of the workers listed."""
 
     def can_pull_back(self, prefill: str) -> bool:
         """Whether P can read the KV of a D."""
@@ -84,13 +96,15 @@ class _Planner:
         self._fleet = fleet
         self._turn = standing.turn
         self._escape: Reason | None = None
-        decodes, replicas = fleet.ready(Role.DECODE), fleet.ready(Role.REPLICA)
-        self._lent = not decodes and not replicas  # nobody else can decode, so the P's take turns whole
+        self._views: dict[str, WorkerView] = {}
+        home = standing.home
+        decodes, replicas = fleet.decodes(home), fleet.replicas(home)
+        self._lent = not decodes and not replicas
         if self._lent:
-            replicas = fleet.ready(Role.PREFILL)
+            replicas = fleet.lent(home)
         self._home = self._find_home(decodes, replicas)
-        self._decode = self._home if self._home in decodes else place.pick_decode(decodes)
-        self._replica = self._home if self._home in replicas else place.pick_decode(replicas)
+        self._decode = self._pick(decodes)
+        self._replica = self._pick(replicas)
         self._prefill = self._pick_prefill()
         if self._prefill is not None:
             self._turn = place.on_prefill(self._turn, self._prefill.worker_id, standing.prefill)
@@ -105,8 +119,8 @@ class _Planner:
         if replica is not None and (self._decode is None or route is Route.REPLICA):
             if route is not Route.REPLICA or self._lent:
                 reason = Reason.NO_DECODE
-            at_home = replica is self._home
-            return Plan(decision, Route.REPLICA, reason, self._turn, replica, at_home=at_home)
+            at_home, view = replica is self._home, self._view(replica)
+            return Plan(decision, Route.REPLICA, reason, self._turn, view, at_home=at_home)
         if self._decode is None:
             raise NoWorkerError
         prefill = self._prefill
@@ -118,7 +132,8 @@ class _Planner:
         if route is Route.P_D_PULLBACK and not pullback:
             route = Route.P_D
         at_home = self._decode is self._home
-        return Plan(decision, route, reason, self._turn, self._decode, prefill, at_home, pullback)
+        on_p = self._view(prefill) if prefill is not None else None
+        return Plan(decision, route, reason, self._turn, self._view(self._decode), on_p, at_home, pullback)
 
     def _decide(self, policy: Policy, table: Table | None, weights: Weights, force: Route | None) -> Decision:
         if force is not None:
@@ -130,31 +145,44 @@ class _Planner:
             return Decision(Route.REPLICA, Reason.BOUND)
         if self._home is None and self._prefers_replica():
             return Decision(Route.REPLICA, Reason.FIRST_TURN if self._turn.turn <= 1 else Reason.NOT_CACHED)
-        decision = policy.decide(self._turn, self._view(table), table, weights)
+        decision = policy.decide(self._turn, self._seen(table), table, weights)
         if decision.reason is Reason.NOT_CACHED and self._escape is not None:
             return replace(decision, reason=self._escape)
         return decision
 
-    def _find_home(self, decodes: Sequence[WorkerView], replicas: Sequence[WorkerView]) -> WorkerView | None:
+    def _find_home(self, decodes: Sequence[Glance], replicas: Sequence[Glance]) -> Glance | None:
         """The worker that the conversation lives on, if it can take this turn."""
         worker_id = self._standing.home
         if not worker_id:
             return None
-        engines = [*decodes, *replicas]
-        home = next((each for each in engines if each.worker_id == worker_id), None)
-        if home is not None and place.saturated(home, engines):
-            self._escape = Reason.OVERLOAD_ESCAPE
-            return None
-        return home
+        for engines in (decodes, replicas):
+            for each in engines:
+                if each.worker_id == worker_id:
+                    if place.saturated(each, [*decodes, *replicas]):
+                        self._escape = Reason.OVERLOAD_ESCAPE
+                        return None
+                    return each
+        return None
 
-    def _pick_prefill(self) -> WorkerView | None:
+    def _pick(self, workers: Sequence[Glance]) -> Glance | None:
+        home = self._home
+        if home is not None and any(each is home for each in workers):
+            return home
+        return place.pick_decode(workers)
+
+    def _pick_prefill(self) -> Glance | None:
         if self._decode is None:
             return None
-        decode = self._decode.worker_id
-        found = [
-            each for each in self._fleet.ready(Role.PREFILL) if self._fleet.can_pull(decode, each.worker_id)
-        ]
-        return place.pick_prefill(found, self._turn.prompt, {self._standing.prefill: self._turn.p_cached})
+        holder = self._standing.prefill
+        found = self._fleet.prefills(self._decode.worker_id, holder)
+        return place.pick_prefill(found, self._turn.prompt, {holder: self._turn.p_cached})
+
+    def _view(self, worker: Glance) -> WorkerView:
+        """Made once: what was decided on is what is recorded."""
+        found = self._views.get(worker.worker_id)
+        if found is None:
+            found = self._views[worker.worker_id] = self._fleet.view(worker.worker_id)
+        return found
 
     def _can_pull_back(self) -> bool:
         home, prefill = self._home, self._prefill
@@ -172,16 +200,16 @@ class _Planner:
             return self._decode is None
         return place.pick_decode([self._decode, self._replica]) is self._replica
 
-    def _view(self, table: Table | None) -> View:
-        link, prefill, decode = UNKNOWN, self._prefill, self._decode
+    def _seen(self, table: Table | None) -> View:
+        link, prefill, decode, replica = UNKNOWN, self._prefill, self._decode, self._replica
         if prefill is not None and decode is not None:
             link = self._fleet.link(prefill.worker_id, decode.worker_id)
         if link is UNKNOWN and table is not None:
             link = table.link
         return View(
-            prefill=prefill,
-            decode=decode,
-            replica=self._replica,
+            prefill=self._view(prefill) if prefill is not None else None,
+            decode=self._view(decode) if decode is not None else None,
+            replica=self._view(replica) if replica is not None else None,
             n_out_mean=self._standing.n_out_mean,
             kv_bytes_per_token=self._fleet.kv_bytes_per_token(decode.worker_id) if decode else 0,
             link_bytes_per_s=link.bytes_per_s,

@@ -1,0 +1,92 @@
+"""The engines of each model, by role: what changes when one engine changes costs the same for any number."""
+
+import random
+from collections.abc import Iterator
+
+from controlplane.engines.worker import Worker
+from ppd.core.names import Role
+from ppd.core.placement import Placement
+from ppd.core.roster import Roster
+
+Signature = tuple[object, ...]
+
+
+class ModelWorkers:
+    """The engines of one model."""
+
+    def __init__(self) -> None:
+        self.ready: dict[Role, Roster[Worker]] = {role: Roster(random.random) for role in Role}
+        self.listed: dict[str, Worker] = {}  # in any state
+        self.placement = "0R"
+        self._kinds: dict[Role, dict[Signature, Worker]] = {role: {} for role in Role}
+        self._prefills: dict[Signature, Roster[Worker]] = {}  # ready ones, by what they need of a D
+
+    @property
+    def servable(self) -> bool:
+        """Whether a turn can be served by any path."""
+        return any(self.ready.values())
+
+    def prefills_for(self, decode: Worker) -> Roster[Worker] | None:
+        """The ready P's from which `decode` can read KV."""
+        return self._prefills.get(decode.signature)
+
+    def kinds(self, role: Role) -> list[Worker]:
+        """One worker of each signature in a role, in any state."""
+        return list(self._kinds[role].values())
+
+    def put(self, worker: Worker) -> None:
+        self._kinds[worker.record.role].setdefault(worker.signature, worker)
+        self.listed[worker.id] = worker
+        if worker.ready:
+            self.ready[worker.record.role].put(worker)
+            if worker.record.role is Role.PREFILL:
+                self._prefills.setdefault(worker.signature, Roster(random.random)).put(worker)
+        self._name()
+
+    def drop(self, worker_id: str) -> None:
+        del self.listed[worker_id]
+        for roster in self.ready.values():
+            roster.drop(worker_id)
+        for signature, roster in list(self._prefills.items()):
+            roster.drop(worker_id)
+            if not roster:
+                del self._prefills[signature]
+        self._name()
+
+    def _name(self) -> None:
+        counts = {role: len(roster) for role, roster in self.ready.items()}
+        self.placement = str(Placement(counts[Role.PREFILL], counts[Role.DECODE], counts[Role.REPLICA]))
+
+
+class Models:
+    """All models that have an engine in any state."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, ModelWorkers] = {}
+        self._places: dict[str, tuple[str, Role, Signature, bool]] = {}  # worker id -> where it is listed
+
+    def get(self, model: str) -> ModelWorkers | None:
+        return self._models.get(model)
+
+    def __iter__(self) -> Iterator[tuple[str, ModelWorkers]]:
+        return iter(self._models.items())
+
+    def put(self, worker: Worker) -> None:
+        """Add an engine, or move one that changed to where it belongs now."""
+        record = worker.record
+        place = (record.model, record.role, worker.signature, worker.ready)
+        if self._places.get(worker.id) == place:
+            return
+        self.drop(worker.id)
+        self._places[worker.id] = place
+        self._models.setdefault(record.model, ModelWorkers()).put(worker)
+
+    def drop(self, worker_id: str) -> None:
+        """Nothing happens where the engine is not listed."""
+        place = self._places.pop(worker_id, None)
+        if place is None:
+            return
+        model = place[0]
+        self._models[model].drop(worker_id)
+        if not self._models[model].listed:
+            del self._models[model]
