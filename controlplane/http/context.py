@@ -45,7 +45,7 @@ class OpenConnection(Interface):
         """Cut it off now."""
 
 
-class House(Interface):
+class ServerContext(Interface):
     """What a connection belongs to."""
 
     application: Application

@@ -10,7 +10,7 @@ from collections import deque
 import httptools
 
 from controlplane.errors import ApiError
-from controlplane.http.context import House
+from controlplane.http.context import ServerContext
 from controlplane.http.exchange import TRAILERS, Exchange, Headers, last_answer
 
 _MAX_HEADERS = 256
@@ -31,9 +31,9 @@ class Protocol(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, house: House, loop: asyncio.AbstractEventLoop) -> None:
-        self._house = house
-        self._limits = house.limits
+    def __init__(self, context: ServerContext, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._limits = context.limits
         self._loop = loop
         self._parser = self._new_parser()
         self._target = b""
@@ -66,7 +66,7 @@ class Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
-        connections = self._house.connections
+        connections = self._context.connections
         connections.add(self)
         beyond = len(connections) - self._limits.connections
         if beyond > 1 + self._limits.connections // TOLD_SHARE:
@@ -103,7 +103,7 @@ class Protocol(asyncio.Protocol):
             self._since_s = self._loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._house.connections.discard(self)
+        self._context.connections.discard(self)
         self._abandon()
         self._wake()
 
@@ -165,7 +165,7 @@ class Protocol(asyncio.Protocol):
             return  # the parser stops here
         self._incoming, self._headers = exchange, TRAILERS
         self._in_head, self._awaited_bytes, self._since_s = False, 0, 0.0
-        exchange.refusal = self._house.application.judge(exchange) or self._too_long(exchange)
+        exchange.refusal = self._context.application.judge(exchange) or self._too_long(exchange)
         if exchange.refusal is not None or exchange.eager:
             self._line_up(exchange)
         elif exchange.headers.get(b"expect", b"").lower() == b"100-continue" and (
@@ -262,7 +262,7 @@ class Protocol(asyncio.Protocol):
         self._queue.clear()
         incoming, self._incoming = self._incoming, None
         if incoming is not None and incoming.task is None:
-            self._house.application.lost(incoming)
+            self._context.application.lost(incoming)
         if self._current is not None:
             self._current.hang_up()
 
@@ -302,20 +302,20 @@ class Protocol(asyncio.Protocol):
 
     def _start(self, exchange: Exchange) -> None:
         self._current = exchange
-        self._house.serving.add(exchange)
+        self._context.serving.add(exchange)
         exchange.task = self._loop.create_task(self._serve(exchange))
 
     async def _serve(self, exchange: Exchange) -> None:
         try:
-            await self._house.application(exchange)
+            await self._context.application(exchange)
         except Exception as error:
-            self._house.failed(exchange, error)
+            self._context.failed(exchange, error)
         finally:
             self._ended(exchange)
 
     def _ended(self, exchange: Exchange) -> None:
         exchange.unwatch()
-        self._house.serving.discard(exchange)
+        self._context.serving.discard(exchange)
         self._current = None
         closing = self._transport.is_closing()
         if closing or (not self._in_head and self._incoming is None):
@@ -326,7 +326,7 @@ class Protocol(asyncio.Protocol):
             self._transport.abort() if self.write_paused else self._transport.close()
         elif not exchange.arrived:
             self._linger()
-        elif not exchange.keep_alive or self._house.stopping:
+        elif not exchange.keep_alive or self._context.stopping:
             self._transport.close()
         elif self._queue or self.write_paused or self._reading_paused or self._last_word is not None:
             self._go_on()
