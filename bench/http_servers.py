@@ -125,9 +125,8 @@ def main(argv: list[str] | None = None) -> int:
     for (case_name, name), found in costs.items():
         own = statistics.median(costs[case_name, "own"])
         middle = statistics.median(found)
-        print(
-            f"{case_name:<34}{name:<10}{middle:>14.0f}{min(found):>8.0f}{max(found):>8.0f}{middle / own:>8.2f}"
-        )
+        spread = f"{min(found):>8.0f}{max(found):>8.0f}"
+        print(f"{case_name:<34}{name:<10}{middle:>14.0f}{spread}{middle / own:>8.2f}")
     return 0
 
 
