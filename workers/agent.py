@@ -19,6 +19,7 @@ from workers.engine.ports import free_ports
 from workers.engine.process import EngineProcess, start_engine
 from workers.health import HealthCheck
 from workers.load import LoadReports
+from workers.preflight import obstacle
 from workers.receiver import ReportReceiver
 from workers.service import Service
 from workers.settings import OWN_OUTPUT, WorkerSettings, parse_cores
@@ -95,6 +96,8 @@ class Agent:
         """From start to the end of a drain. Raises EngineError, with the last log lines, on a failure."""
         worker_id = f"{self._settings.name}-{secrets.token_hex(4)}"
         process, url = None, self._settings.attach
+        if not self._served:
+            await self._refuse_what_cannot_start()
         if not url:
             process, url = await self._start(worker_id)
         engine = EngineClient(url)
@@ -112,6 +115,21 @@ class Agent:
             if process is not None:
                 await process.stop(now=self._ending.is_set())
             await engine.close()
+
+    async def _refuse_what_cannot_start(self) -> None:
+        """Raises EngineError with the cause and what to do. Not for an engine that has served: a hub that is
+        away must not keep it from starting again."""
+        looking = asyncio.create_task(obstacle(self._settings))
+        draining = asyncio.create_task(self._draining.wait())
+        try:
+            await asyncio.wait([looking, draining], return_when=asyncio.FIRST_COMPLETED)
+            if not looking.done():
+                raise EngineError("stopped before the engine was ready")
+            if problem := looking.result():
+                raise EngineError(f"the engine cannot be started: {problem}")
+        finally:
+            looking.cancel()
+            draining.cancel()
 
     async def _start(self, worker_id: str) -> tuple[EngineProcess, str]:
         settings = self._settings

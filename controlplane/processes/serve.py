@@ -81,12 +81,18 @@ def limits_of(settings: FrontendSettings) -> Limits:
     )
 
 
+def files_wanted(connections: int, max_running: int) -> int:
+    """How many files a process has open when it serves all connections that it may have."""
+    beyond = connections // TOLD_SHARE
+    to_engines = 2 * max_running  # that of the hop before may still be kept
+    return connections + beyond + to_engines + _OTHER_FILES
+
+
 def _reachable(limits: Limits, max_running: int, log: logging.Logger) -> Limits:
     """No more clients than leave sockets for the engines that serve them: without any, every engine would
     seem to have failed."""
-    beyond = limits.connections // TOLD_SHARE
-    to_engines = 2 * max_running  # that of the hop before may still be kept
-    files = open_files.allow(limits.connections + beyond + to_engines + _OTHER_FILES)
+    to_engines = 2 * max_running
+    files = open_files.allow(files_wanted(limits.connections, max_running))
     left = files - min(to_engines, files * 2 // 3) - min(_OTHER_FILES, files // 8)
     connections = max(1, left - left // TOLD_SHARE)
     if connections >= limits.connections:

@@ -22,6 +22,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("down", "ppd.cli.down", "stop what `ppd up` started"),
         Command("status", "ppd.cli.status", "workers, table version, sessions, and what is down"),
         Command("chat", "ppd.cli.chat", "talk to the model; shows the path of each turn"),
+        Command("doctor", "ppd.cli.doctor.command", "check whether this machine can run a stack"),
         Command("model", "ppd.cli.model", "prepare the small model that comes from PyPI"),
     ),
     "A cluster": (

@@ -1,0 +1,1 @@
+"""`ppd doctor`: whether this machine can run a stack, check by check."""
