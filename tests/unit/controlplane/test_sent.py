@@ -22,7 +22,8 @@ def event(piece: str, finish: str | None = None) -> bytes:
 
 TOOL_CALL = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call-1"}]}}]}\n\n'
 # White space often, so that it falls on every place that matters to a mark.
-TEXT = st.text(st.one_of(st.sampled_from(" \n\t"), st.characters(codec="utf-8")), max_size=120)
+SPACE = st.text(" \n\t", max_size=40)
+TEXT = st.tuples(SPACE, st.text(st.sampled_from("ab é漢\n"), max_size=60), SPACE).map("".join)
 
 
 @given(TEXT, st.lists(st.integers(0, 120), max_size=30), st.integers(1, 5), st.booleans(), st.booleans())
