@@ -99,3 +99,4 @@ def of_engine(status: int, body: bytes) -> ApiError:
 
 
 NO_WORKER = "no worker can serve this model at the moment"
+STOPPING = "the service is shutting down; please try again"

@@ -218,6 +218,7 @@ class PolicyRouter:
             idle_s=turn.idle_s,
             qps=turn.qps,
             ttft_ms=1e3 * job.ttft_s,
+            path_ttft_ms=1e3 * job.ttft_s,
             tpot_ms=1e3 * job.tpot_s,
             e2e_ms=1e3 * job.e2e_s,
             kv_bytes=job.kv_bytes,

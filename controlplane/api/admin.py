@@ -14,19 +14,19 @@ from controlplane.api.parts import Parts
 from controlplane.api.planner_client import Planner
 from controlplane.errors import ApiError
 from ppd.core.names import Route
-from ppd.core.records import encode
+from ppd.core.records import encode, known
 
 Name = Annotated[str, Query(max_length=512)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Version = Annotated[int, Query(ge=1)]
 Which = dict[str, Any]
 
-# Of a turn's record, what was decided, on what grounds, and how it went.
+# Of a turn's record, what was decided, on what grounds, and how it went; None = not known.
 _DECISION = (
     *("ended_unix_s", "request_id", "trace_id", "session_id", "model", "placement", "slo_class", "turn"),
     *("path", "reason", "cell", "score", "table_version", "explored", "prefill_worker", "decode_worker"),
     *("n_ctx_tokens", "n_in_tokens", "n_out_tokens", "status", "outcome", "ttft_ms", "tpot_ms", "kv_bytes"),
-    *("retries", "migrations"),
+    *("path_ttft_ms", "error_type", "streamed", "n_out_at_least", "retries", "migrations"),
 )
 
 
@@ -117,7 +117,7 @@ def _of_this_process(admin: APIRouter, parts: Parts) -> None:
             for each in reversed(parts.siblings.late())
             if all(getattr(each, name) == value for name, value in filters.items())
         ]
-        return [{name: getattr(each, name) for name in _DECISION} for each in found[:limit]]
+        return [{name: known(getattr(each, name)) for name in _DECISION} for each in found[:limit]]
 
     @admin.get("/turns")
     async def turns(limit: Limit = 50) -> Response:

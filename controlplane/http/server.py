@@ -10,6 +10,7 @@ from controlplane.http.exchange import Exchange
 from controlplane.http.protocol import Protocol
 
 _SWEEP_S = 0.5
+_FLUSH_S = 1.0  # how long clients may take to read the error that ends their answer
 _CANCELLED_S = 5.0  # how long cancelled tasks may take to end
 
 
@@ -95,6 +96,9 @@ class Server:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=_CANCELLED_S)
+        until_s = loop.time() + _FLUSH_S
+        while self.connections and loop.time() < until_s:  # they close once their last words are read
+            await asyncio.sleep(0.02)
         for connection in list(self.connections):
             connection.abort()
 

@@ -16,9 +16,20 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 _TPOT = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 _MICRO = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3, 2e-2)
 
-REQUESTS = Counter("ppd_requests", "Turns by path, reason and HTTP status", ["path", "reason", "status"])
-TTFT = Distribution("ppd_ttft_seconds", "Time to the first token sent", ["path"], buckets=_SECONDS)
-TPOT = Distribution("ppd_tpot_seconds", "Time per output token after the first", ["path"], buckets=_TPOT)
+REQUESTS = Counter(
+    "ppd_requests",
+    "Turns by path, reason and HTTP status; path none: not placed",
+    ["path", "reason", "status"],
+)
+TTFT = Distribution(
+    "ppd_ttft_seconds", "Streams: from arrival to the first token sent", ["path"], buckets=_SECONDS
+)
+PATH_TTFT = Distribution(
+    "ppd_path_ttft_seconds", "Streams: from the decision to the first token sent", ["path"], buckets=_SECONDS
+)
+TPOT = Distribution(
+    "ppd_tpot_seconds", "Streams: time per output token after the first", ["path"], buckets=_TPOT
+)
 E2E = Distribution("ppd_e2e_seconds", "Time of a whole turn", ["path"], buckets=_SECONDS)
 QUEUE = Distribution("ppd_queue_seconds", "Time in the frontend's own queue", ["path"], buckets=_SECONDS)
 PREFILL = Distribution("ppd_prefill_hop_seconds", "Time of the hop through P", buckets=_SECONDS)
@@ -31,7 +42,9 @@ PAIRS_ASIDE = Counter("ppd_pairs_set_aside", "Pairs of P and D set aside since K
 NO_KV = Counter("ppd_prefills_without_kv", "P->D turns whose P gave no KV parameters")
 RELEASED = Counter("ppd_prefills_released", "Prefilled turns that died before D took them", ["result"])
 MIGRATIONS = Counter("ppd_migrations", "Streams that moved to another engine in the middle")
-CANCELLED = Counter("ppd_cancelled", "Turns whose client hung up, by stage", ["stage"])
+CANCELLED = Counter(
+    "ppd_cancelled", "Turns whose client hung up, by stage: queued, waiting, streaming", ["stage"]
+)
 REJECTED = Counter("ppd_rejected", "Requests turned away: full queue, long wait, key, its limits", ["why"])
 CACHE = Counter("ppd_session_cache", "Turns expected to be cached on D, by whether they were", ["result"])
 SESSIONS = Gauge("ppd_sessions", "Conversations remembered", multiprocess_mode="livesum")

@@ -17,7 +17,7 @@ from controlplane.turn.features import Conversation, explicit_key
 from controlplane.turn.parse import Request
 from controlplane.turn.state import TurnState
 from ppd.core import identity
-from ppd.core.names import Reason, Route
+from ppd.core.names import Outcome, Reason, Route
 from ppd.core.predict import session_mean
 from ppd.core.records import SessionRecord
 from ppd.core.sessions import Mark, Match, Session, SessionStore
@@ -43,12 +43,12 @@ class History:
 
     def finish(self, turn: TurnState, now_s: float) -> None:
         """Remember where the conversation lives now. A turn that gave no token leaves nothing behind."""
-        if not turn.first_s or not turn.request.messages:
+        if not turn.answered or not turn.request.messages:
             return
         session = turn.session = self._session_of(turn)
         usage = turn.usage
         features = turn.conversation.turn
-        prompt = usage.prompt_tokens if usage and usage.prompt_tokens else features.prompt
+        prompt = (usage and usage.prompt_tokens) or turn.prefill_prompt or features.prompt
         n_out = (usage.completion_tokens or 0) if usage else 0
         boundary = turn.request.keys[-1]
         mark = turn.answer.mark if turn.answer and turn.status == 200 else None
@@ -61,7 +61,7 @@ class History:
         session.local_streak = session.local_streak + 1 if turn.path is Route.D_LOCAL else 0
         session.last_path = turn.path
         session.trace = traceparent(turn.spans.server)
-        if n_out:
+        if n_out and turn.outcome is Outcome.OK:
             session.n_out_mean_tokens = session_mean(session.n_out_mean_tokens, n_out)
         self._sessions.add_mark(session, Mark(boundary, after, features.turn, prompt, prompt + n_out), now_s)
         session.pullback = None

@@ -97,7 +97,7 @@ class TurnHandler:
                 plan = self._router.plan(request, conversation, state.slo, now_s, failed, state.force)
                 turn = state.turn
                 if turn is None:
-                    turn = state.turn = TurnState(state, conversation, plan)
+                    turn = state.turn = TurnState(state, conversation, plan, now_s)
                 else:
                     turn.place(plan)
                 if span.is_recording():

@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+from msgspec import UNSET
+
 from controlplane.engines.cluster import Cluster
 from controlplane.engines.transfers import Transfers
 from controlplane.shared.siblings import Siblings
@@ -10,10 +12,14 @@ from controlplane.telemetry import metrics
 from controlplane.telemetry.counts import counter, distribution
 from controlplane.telemetry.recorder import Recorder
 from controlplane.turn.conversations import History
+from controlplane.turn.counted import counted
 from controlplane.turn.features import FeatureReader
 from controlplane.turn.state import RequestState, TurnState
+from ppd.core.learning.samples import survived
 from ppd.core.names import Outcome, Reason, Route
 from ppd.core.records import TurnRecord
+
+NONE = "none"  # as path and reason of what was not placed
 
 
 class Ledger:
@@ -41,9 +47,11 @@ class Ledger:
     def _unplaced(self, state: RequestState) -> None:
         """The end of a request that no engine was chosen for."""
         if state.status != 200:
-            counter(metrics.REQUESTS, "none", "none", str(state.status)).add()
+            counter(metrics.REQUESTS, NONE, NONE, str(state.status)).add()
+        if state.queued_s is not None:
+            distribution(metrics.QUEUE, NONE).observe(state.queued_s)
         if state.outcome is Outcome.CANCELLED:
-            counter(metrics.CANCELLED, "waiting").add()
+            counter(metrics.CANCELLED, state.stage).add()
         state.spans.end(state.status, state.error_type, {"ppd.outcome": state.outcome.value})
 
     def served_whole(self, path: Route, queued_s: float, seconds: float) -> None:
@@ -91,7 +99,9 @@ class Ledger:
             path=turn.path,
             reason=turn.reason,
             outcome=turn.outcome,
+            error_type=turn.arrival.error_type,
             status=turn.status,
+            streamed=turn.request.stream,
             trace_id=turn.spans.trace_id,
             session_id=turn.session.id if turn.session else "",
             slo_class=turn.slo,
@@ -103,17 +113,25 @@ class Ledger:
             migrations=turn.migrations,
         )
         self._add_plan(turn, record)
-        usage = turn.usage
-        if usage is not None:
-            record.n_prompt_tokens = usage.prompt_tokens
-            record.n_out_tokens = usage.completion_tokens or 0
-            record.cached_tokens_prefill = turn.prefill_cached
-            record.cached_tokens_decode = -1 if turn.handed_off else usage.cached_tokens
-        if turn.first_s:
-            record.ttft_ms = (turn.first_s - turn.started_s) * 1e3
-            if record.n_out_tokens > 1 and turn.request.stream:
-                record.tpot_ms = (turn.last_s - turn.first_s) * 1e3 / (record.n_out_tokens - 1)
+        self._add_times(turn, record)
         return record
+
+    @staticmethod
+    def _add_times(turn: TurnState, record: TurnRecord) -> None:
+        """Token counts, and times as far as they were seen."""
+        made = counted(turn)
+        record.n_prompt_tokens, record.n_prompt_estimated = made.prompt, made.prompt_estimated
+        record.n_out_tokens, record.n_out_at_least = made.out, made.out_at_least
+        record.cached_tokens_prefill = turn.prefill_cached
+        if turn.usage is not None and not turn.handed_off:
+            record.cached_tokens_decode = turn.usage.cached_tokens
+        if not turn.first_s:
+            return
+        record.ttft_ms = (turn.first_s - turn.started_s) * 1e3
+        record.path_ttft_ms = (turn.first_s - turn.placed_s) * 1e3
+        n_out = record.n_out_tokens
+        if n_out is not UNSET and n_out > 1 and not record.n_out_at_least and not turn.lagged:
+            record.tpot_ms = (turn.last_s - turn.first_s) * 1e3 / (n_out - 1)
 
     def _add_plan(self, turn: TurnState, record: TurnRecord) -> None:
         plan, features = turn.plan, turn.conversation.turn
@@ -138,46 +156,49 @@ class Ledger:
         record.prefill_queued_tokens = plan.prefill_queued_tokens
 
     def _count(self, turn: TurnState, record: TurnRecord) -> None:
-        path = record.path
-        counter(metrics.REQUESTS, path, record.reason, str(record.status)).add()
+        if record.outcome is Outcome.CANCELLED:
+            counter(metrics.CANCELLED, turn.arrival.stage).add()
+        path = record.path.value
+        counter(metrics.REQUESTS, path, record.reason.value, str(record.status)).add()
         distribution(metrics.E2E, path).observe(record.e2e_ms / 1e3)
         distribution(metrics.QUEUE, path).observe(turn.queued_s)
-        if record.ttft_ms:
-            distribution(metrics.TTFT, path).observe(record.ttft_ms / 1e3)
-        if record.tpot_ms:
-            distribution(metrics.TPOT, path).observe(record.tpot_ms / 1e3)
+        for metric, value_ms in (
+            (metrics.TTFT, record.ttft_ms),
+            (metrics.PATH_TTFT, record.path_ttft_ms),
+            (metrics.TPOT, record.tpot_ms),
+        ):
+            if value_ms is not UNSET:
+                distribution(metric, path).observe(value_ms / 1e3)
         if turn.prefill_s:
             distribution(metrics.PREFILL).observe(turn.prefill_s)
-        if record.outcome is Outcome.CANCELLED:
-            counter(metrics.CANCELLED, "streaming" if turn.first_s else "waiting").add()
-        cached = max(record.cached_tokens_decode, record.cached_tokens_prefill, 0)
-        counter(metrics.TOKENS, "prompt").add(record.n_prompt_tokens)
-        counter(metrics.TOKENS, "cached").add(cached)
-        counter(metrics.TOKENS, "output").add(record.n_out_tokens)
-        if (
-            record.path is Route.D_LOCAL
-            and record.expected_cached_tokens
-            and record.cached_tokens_decode >= 0
-        ):
-            held = record.cached_tokens_decode >= record.expected_cached_tokens // 2
-            counter(metrics.CACHE, "held" if held else "lost").add()
+        counter(metrics.TOKENS, "prompt").add(record.n_prompt_tokens or 0)
+        counter(metrics.TOKENS, "cached").add(_cached(record) or 0)
+        counter(metrics.TOKENS, "output").add(record.n_out_tokens or 0)
+        if record.path is Route.D_LOCAL and (kept := survived(record)) is not None:
+            counter(metrics.CACHE, "held" if kept else "lost").add()
             saved = record.cached_tokens_decode * turn.plan.decode.record.kv_bytes_per_token
             counter(metrics.KV_BYTES, "saved").add(saved)
 
 
+def _cached(record: TurnRecord) -> int | None:
+    """Tokens of the prompt that were cached before the turn; None = not known."""
+    found = max(record.cached_tokens_decode, record.cached_tokens_prefill)
+    return None if found < 0 else found
+
+
 def _attributes(turn: TurnState, record: TurnRecord) -> dict[str, Any]:
-    """What a turn can be searched by; the GenAI names are OpenTelemetry's."""
-    return {
+    """What a turn can be searched by; the GenAI names are OpenTelemetry's. What is not known is left out."""
+    found = {
         "gen_ai.operation.name": "chat" if turn.request.chat else "text_completion",
         "gen_ai.provider.name": "ppd",
         "gen_ai.request.model": record.model,
-        "gen_ai.conversation.id": record.session_id,
+        "gen_ai.conversation.id": record.session_id or None,
         "gen_ai.usage.input_tokens": record.n_prompt_tokens,
         "gen_ai.usage.output_tokens": record.n_out_tokens,
         "ppd.request_id": record.request_id,
         "ppd.path": record.path.value,
         "ppd.reason": record.reason.value,
-        "ppd.session": record.session_id,
+        "ppd.session": record.session_id or None,
         "ppd.turn": record.turn,
         "ppd.slo_class": record.slo_class,
         "ppd.table_version": record.table_version,
@@ -185,9 +206,16 @@ def _attributes(turn: TurnState, record: TurnRecord) -> dict[str, Any]:
         "ppd.prefill_worker": record.prefill_worker,
         "ppd.decode_worker": record.decode_worker,
         "ppd.outcome": record.outcome.value,
-        "ppd.cached_tokens": max(record.cached_tokens_decode, record.cached_tokens_prefill),
+        "ppd.streamed": record.streamed,
+        "ppd.input_tokens_estimated": record.n_prompt_estimated or None,
+        "ppd.output_tokens_at_least": record.n_out_at_least or None,
+        "ppd.cached_tokens": _cached(record),
         "ppd.kv_bytes": record.kv_bytes,
+        "ppd.queue_ms": record.queue_ms,
         "ppd.ttft_ms": record.ttft_ms,
+        "ppd.path_ttft_ms": record.path_ttft_ms,
+        "ppd.tpot_ms": record.tpot_ms,
         "ppd.retries": record.retries,
         "ppd.migrations": record.migrations,
     }
+    return {name: value for name, value in found.items() if value is not None and value is not UNSET}

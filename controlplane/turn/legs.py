@@ -55,7 +55,7 @@ class Legs:
                 try:
                     await self._decode(turn, plan.decode, prefilled, reservation, span)
                 except asyncio.CancelledError:
-                    if turn.handed_off and not turn.first_s and turn.prefill_worker is not None:
+                    if turn.handed_off and not turn.answered and turn.prefill_worker is not None:
                         # Whether D has read what P holds for it, or was asked at all, is not known.
                         self._engines.unwanted(turn.prefill_worker, turn.request_id)
                     raise
@@ -155,7 +155,10 @@ class Legs:
 
         def feed(data: bytes) -> bool:
             out = filtered(data)
-            return not out or push(out)
+            if not out or push(out):
+                return True
+            turn.lagged = True
+            return False
 
         try:
             last = await connection.pipe(data, feed, client.drained)
@@ -187,9 +190,7 @@ class Legs:
             raise self._engines.failed(worker, error) from None
         except msgspec.DecodeError as error:
             raise EngineFailedError(worker, "protocol", f"its answer is no such JSON: {error}") from None
-        now_s = self._loop.time()
-        turn.first_token(now_s)
-        turn.seen(seen, now_s)
+        turn.seen_whole(seen, self._loop.time())
         turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
 
     async def _answer_of_prefill(self, turn: TurnState, prefilled: Prefilled) -> None:
@@ -198,16 +199,18 @@ class Legs:
         seen = Seen()
         clean = stream.whole_answer(prefilled.body, seen, None)
         now_s = self._loop.time()
-        turn.first_token(now_s)
-        turn.seen(seen, now_s)
         if turn.watch is not None:  # of a stream that moved here
+            turn.seen(seen, now_s)
             turn.watch.resume(None)
             events = stream.as_stream(clean, turn.request.chat, turn.request.wants_usage)
             turn.client.end(turn.watch.feed(events))
             return
         if not turn.request.stream:
+            turn.seen_whole(seen, now_s)
             turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
             return
+        turn.first_token(now_s)
+        turn.seen(seen, now_s)
         turn.client.start(200, [*_STREAM_HEADERS, *turn.headers()])
         events = stream.as_stream(clean, turn.request.chat, turn.request.wants_usage)
         turn.client.end(events)

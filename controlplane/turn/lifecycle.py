@@ -10,7 +10,7 @@ from opentelemetry.trace import Tracer
 from controlplane.admission.entry import Entry, traced, unguarded
 from controlplane.admission.gate import Gate
 from controlplane.engines.cluster import Cluster
-from controlplane.errors import ApiError
+from controlplane.errors import STOPPING, ApiError
 from controlplane.http.asgi import Asgi
 from controlplane.http.exchange import Exchange
 from controlplane.telemetry.spans import Spans
@@ -93,7 +93,7 @@ class Lifecycle:
             elif exchange.gone:
                 state.cancelled()
             else:
-                state.failed(ApiError(503, "this process is stopping"))
+                self._fail(state, ApiError(503, STOPPING, retry_after_s=1), "shutdown")
                 raise
         except Exception:
             self._log.exception("%s %s: %s", exchange.method, exchange.path[:200], state.request_id)
@@ -124,15 +124,24 @@ class Lifecycle:
         """Parse, wait for a place, and have the engines answer before the deadline."""
         self._cluster.check(handler.read(state))
         state.client.watch(state.started_s + self._turn_s)
-        if not self._gate.admit():
-            await self._gate.wait()
+        await self._admit(state)
         try:
-            state.queued_s = self._clock() - state.started_s
             await handler.serve(state)
         finally:
             self._gate.leave()
 
+    async def _admit(self, state: RequestState) -> None:
+        """Wait for a place; `leave` must follow. Raises ApiError (429)."""
+        state.queued_s = 0.0
+        if self._gate.admit():
+            return
+        begin_s = self._clock()
+        try:
+            await self._gate.wait()
+        finally:
+            state.queued_s = self._clock() - begin_s
+
     @staticmethod
-    def _fail(state: RequestState, error: ApiError) -> None:
-        state.failed(error)
+    def _fail(state: RequestState, error: ApiError, error_type: str = "") -> None:
+        state.failed(error, error_type)
         state.client.fail(error, state.headers())

@@ -21,6 +21,11 @@ class _Part(msgspec.Struct):
     tool_calls: list[_ToolCall] | None = None
 
 
+class _Logprobs(msgspec.Struct):
+    content: list[msgspec.Raw] | None = None  # of a chat
+    tokens: list[msgspec.Raw] | None = None  # of a completion
+
+
 class Choice(msgspec.Struct):
     """A choice of an answer or of one of its chunks, as far as it is read."""
 
@@ -29,6 +34,8 @@ class Choice(msgspec.Struct):
     message: _Part | None = None
     text: str | None = None
     finish_reason: str | None = None
+    token_ids: list[int] | None = None  # where the client asked for them
+    logprobs: _Logprobs | None = None
 
     @property
     def piece(self) -> str:
@@ -40,6 +47,20 @@ class Choice(msgspec.Struct):
         part = self.delta or self.message
         calls = part.tool_calls if part is not None else None
         return (calls[0].id or "") if calls else ""
+
+    @property
+    def exact_tokens(self) -> int | None:
+        """How many tokens a chunk holds; None where it does not say."""
+        if self.token_ids is not None:
+            return len(self.token_ids)
+        if self.logprobs is None:
+            return None
+        listed = self.logprobs.content if self.logprobs.content is not None else self.logprobs.tokens
+        return None if listed is None else len(listed)
+
+    @property
+    def empty(self) -> bool:
+        return self.plain and not self.piece and not self.finish_reason
 
     @property
     def plain(self) -> bool:
@@ -60,7 +81,7 @@ def choices_of(answer: bytes) -> list[Choice]:
     return _events.decode(answer).choices
 
 
-def _first_choices(events: Iterable[bytes]) -> Iterator[Choice]:
+def _choices(events: Iterable[bytes]) -> Iterator[list[Choice]]:
     for event in events:
         if event.startswith(b"data: {"):
             try:
@@ -68,17 +89,18 @@ def _first_choices(events: Iterable[bytes]) -> Iterator[Choice]:
             except msgspec.DecodeError:
                 continue
             if choices:
-                yield choices[0]
+                yield choices
 
 
 class Sent:
-    """The events of one choice's stream."""
+    """The events of one stream. Tokens are those of all choices, everything else is the first one's."""
 
     def __init__(self) -> None:
         self._raw: list[bytes] = []
         self._size = 0
         self._text = ""  # of what is not raw any more
         self._tokens = 0
+        self._exact = True
         self._finished = False
         self._plain = True
         self._tool_call_id = ""
@@ -92,14 +114,24 @@ class Sent:
 
     def _boil_down(self) -> None:
         pieces = [self._text]
-        for choice in _first_choices(event for data in self._raw for event in data.split(b"\n\n")):
+        for choices in _choices(event for data in self._raw for event in data.split(b"\n\n")):
+            for each in choices:
+                self._count(each)
+            choice = choices[0]
             pieces.append(choice.piece)
-            self._tokens += bool(choice.piece) or bool(choice.finish_reason)
             self._finished = self._finished or bool(choice.finish_reason)
             self._plain = self._plain and choice.plain
             self._tool_call_id = self._tool_call_id or choice.tool_call_id
         self._text = "".join(pieces)
         self._raw, self._size = [], 0
+
+    def _count(self, choice: Choice) -> None:
+        known = choice.exact_tokens
+        if known is not None:
+            self._tokens += known
+        elif not choice.empty:
+            self._tokens += 1
+            self._exact = False
 
     @property
     def text(self) -> str:
@@ -108,9 +140,15 @@ class Sent:
 
     @property
     def tokens(self) -> int:
-        """Engines send a chunk for each token."""
+        """At least so many: where chunks do not say how many tokens they hold, each counts as one."""
         self._boil_down()
         return self._tokens
+
+    @property
+    def exact(self) -> bool:
+        """Whether `tokens` is more than a lower bound."""
+        self._boil_down()
+        return self._exact
 
     def counted(self, tokens: int) -> None:
         """An engine's word on how many tokens the text is: a chunk of an engine that lags holds several."""
@@ -138,11 +176,11 @@ class Sent:
     def _pieces(self) -> Iterator[str]:
         yield self._text
         for data in self._raw:
-            for choice in _first_choices(data.split(b"\n\n")):
-                yield choice.piece
+            for choices in _choices(data.split(b"\n\n")):
+                yield choices[0].piece
 
     def _pieces_backward(self) -> Iterator[str]:
         for data in reversed(self._raw):
-            for choice in _first_choices(reversed(data.split(b"\n\n"))):
-                yield choice.piece
+            for choices in _choices(reversed(data.split(b"\n\n"))):
+                yield choices[0].piece
         yield self._text

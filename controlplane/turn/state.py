@@ -45,7 +45,7 @@ class RequestState:
         self.spans = spans
         self.request_id: str = client.visit.request_id
         self.started_s = started_s
-        self.queued_s = 0.0
+        self.queued_s: float | None = None  # None: it was refused before it could queue
         self.slo = ""
         self.force: Route | None = None
         self.turn: TurnState | None = None  # once it is placed
@@ -53,14 +53,21 @@ class RequestState:
         self.status = 200
         self.error_type = ""  # a bounded label
 
-    def failed(self, error: ApiError) -> None:
-        self.outcome, self.status, self.error_type = Outcome.ERROR, error.status, error.kind
+    def failed(self, error: ApiError, error_type: str = "") -> None:
+        self.outcome, self.status = Outcome.ERROR, error.status
+        self.error_type = error_type or error.kind
 
     def cancelled(self) -> None:
         """The client hung up."""
-        self.outcome, self.status = Outcome.CANCELLED, 499
-        streaming = self.turn is not None and self.turn.first_s
-        self.spans.event("cancelled", {"ppd.stage": "streaming" if streaming else "waiting"})
+        self.outcome, self.status, self.error_type = Outcome.CANCELLED, 499, "client_disconnected"
+        self.spans.event("cancelled", {"ppd.stage": self.stage})
+
+    @property
+    def stage(self) -> str:
+        """How far it came: `queued` until it is placed, `waiting` until the answer begins, `streaming`."""
+        if self.turn is None:
+            return "queued"
+        return "streaming" if self.turn.answered else "waiting"
 
     def headers(self) -> Headers:
         """Answer headers that say how the request was routed; none before it is placed."""
@@ -70,13 +77,16 @@ class RequestState:
 class TurnState:
     """One request on its engines. Filled step by step; the ledger reads it at the end."""
 
-    def __init__(self, arrival: RequestState, conversation: Conversation, plan: Plan) -> None:
+    def __init__(
+        self, arrival: RequestState, conversation: Conversation, plan: Plan, placed_s: float
+    ) -> None:
         self.arrival = arrival
+        self.placed_s = placed_s
         self.client = arrival.client
         self.spans = arrival.spans
         self.request_id = arrival.request_id
         self.started_s = arrival.started_s
-        self.queued_s = arrival.queued_s
+        self.queued_s = arrival.queued_s or 0.0
         self.slo = arrival.slo
         self.asked = arrival.request  # as the client asked
         self.request = arrival.request  # as engines are asked now: of a stream that moved, its continuation
@@ -91,12 +101,15 @@ class TurnState:
         self.prefill_worker: Worker | None = None
         self.prefill_s = 0.0
         self.prefill_cached = -1
+        self.prefill_prompt = 0  # prompt tokens as P counted them; 0 = no P did
         self.handed_off = False
         self.hold = False  # D was asked to hold its KV for a pull-back
         self.engine_path = arrival.client.path.encode()
         self.retries = 0
-        self.first_s = 0.0
-        self.last_s = 0.0
+        self.answered = False  # a part of the answer was sent
+        self.first_s = 0.0  # its first token; 0 = not seen, as in an answer that is not streamed
+        self.last_s = 0.0  # its last token, likewise
+        self.lagged = False  # the client held its stream up
         self.answer: Seen | None = None
 
     def engine_headers(self, span: Span, leg: str = "") -> bytes:
@@ -137,6 +150,8 @@ class TurnState:
     def prefilled(self, answer: Prefilled, seconds: float) -> None:
         self.prefill_s = seconds
         self.prefill_cached = answer.cached_tokens
+        if self.watch is None:  # else the prompt holds what was sent already
+            self.prefill_prompt = answer.prompt_tokens
         self.handed_off = answer.kv is not None
 
     def prefill_failed(self) -> None:
@@ -149,12 +164,20 @@ class TurnState:
             self.reason = Reason.PREFILL_ANSWERED
 
     def first_token(self, now_s: float) -> None:
-        self.first_s = now_s
+        self.answered, self.first_s = True, now_s
         self.spans.event("first_token")
 
     def seen(self, answer: Seen, now_s: float) -> None:
+        """A stream ended, or broke off."""
         self.answer = answer
         self.last_s = now_s
+
+    def seen_whole(self, answer: Seen, now_s: float) -> None:
+        """An answer that is not streamed: when its first token came is seen only if that is its only one."""
+        self.answered, self.answer = True, answer
+        if answer.usage is not None and answer.usage.completion_tokens == 1:
+            self.first_token(now_s)
+            self.last_s = now_s
 
     # --- what is reported ---
 

@@ -118,8 +118,7 @@ class StreamWatch:
         self._last = data
         if self._skip_role or _USAGE in data or _KV in data:
             data = self._filter(data)
-        if self._single:
-            self.sent.add(data)
+        self.sent.add(data)
         return data
 
     def _filter(self, data: bytes) -> bytes:
@@ -182,7 +181,7 @@ def _says_anything(event: bytes) -> bool:
         choices = choices_of(event[len(_DATA) :])
     except msgspec.DecodeError:
         return True
-    return any(choice.piece or choice.finish_reason or not choice.plain for choice in choices)
+    return not all(choice.empty for choice in choices)
 
 
 def as_stream(data: bytes, chat: bool, wants_usage: bool) -> bytes:

@@ -82,7 +82,9 @@ class WholeHandler:
                         await self._relay(client, worker, connection, told)
                     finally:
                         connection.close()
-                    self._ledger.served_whole(path, state.queued_s, self._loop.time() - state.started_s)
+                    self._ledger.served_whole(
+                        path, state.queued_s or 0.0, self._loop.time() - state.started_s
+                    )
                     self._remember(asked, worker)
                     return
                 except EngineFailedError:

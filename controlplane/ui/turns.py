@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec import UNSET
+
 from ppd.core.names import Outcome
-from ppd.core.records import TurnRecord
+from ppd.core.records import TurnRecord, known
 
 _MAX_POINTS = 150  # of one path's TTFT
 
@@ -32,25 +34,26 @@ def summary(records: Sequence[TurnRecord]) -> dict[str, Any]:
 
 
 def _path(records: Sequence[TurnRecord], points: int) -> dict[str, Any]:
-    ttft = [r.ttft_ms for r in records if r.ttft_ms > 0]
-    tpot = [r.tpot_ms for r in records if r.tpot_ms > 0]
+    """`ttft_ms` is the client's, queue included; `path_ttft_ms` is what the path took."""
+    ttft = [r.path_ttft_ms for r in records if r.path_ttft_ms is not UNSET]
     return {
         "turns": len(records),
         "failed": sum(r.outcome is not Outcome.OK for r in records),
-        "ttft_ms": quantiles(ttft)
+        "ttft_ms": quantiles(r.ttft_ms for r in records if r.ttft_ms is not UNSET),
+        "path_ttft_ms": quantiles(ttft)
         | {"points": [round(value, 1) for value in ttft[len(ttft) - min(points, len(ttft)) :]]},
-        "tpot_ms": quantiles(tpot),
+        "tpot_ms": quantiles(r.tpot_ms for r in records if r.tpot_ms is not UNSET),
         "kv_bytes": sum(r.kv_bytes for r in records),
         "cached_tokens": sum(max(0, r.cached_tokens_decode, r.cached_tokens_prefill) for r in records),
-        "prompt_tokens": sum(r.n_prompt_tokens for r in records),
+        "prompt_tokens": sum(r.n_prompt_tokens or 0 for r in records),
     }
 
 
-def quantiles(values: Iterable[float]) -> dict[str, float]:
-    """Nearest-rank p50 and p95; 0 where there are no values."""
+def quantiles(values: Iterable[float]) -> dict[str, float | None]:
+    """Nearest-rank p50 and p95; None where there are no values."""
     ordered = sorted(values)
     if not ordered:
-        return {"p50": 0.0, "p95": 0.0, "n": 0}
+        return {"p50": None, "p95": None, "n": 0}
     last = len(ordered) - 1
     return {
         "p50": round(ordered[round(last * 0.5)], 2),
@@ -69,10 +72,11 @@ _SHOWN = (
     *("path", "reason", "cell", "score", "table_version", "explored", "prefill_worker", "decode_worker"),
     *("n_ctx_tokens", "n_in_tokens", "n_out_predicted_tokens", "n_out_tokens", "n_prompt_tokens"),
     *("expected_cached_tokens", "cached_tokens_prefill", "cached_tokens_decode", "qps", "queue_ms"),
+    *("error_type", "streamed", "n_out_at_least", "path_ttft_ms"),
     *("prefill_ms", "ttft_ms", "tpot_ms", "e2e_ms", "kv_bytes", "kv_transfer_ms", "retries", "migrations"),
 )
 
 
 def decision(record: TurnRecord) -> dict[str, Any]:
-    """One turn as the list of decisions shows it."""
-    return {name: getattr(record, name) for name in _SHOWN}
+    """One turn as the list of decisions shows it; None = not known."""
+    return {name: known(getattr(record, name)) for name in _SHOWN}

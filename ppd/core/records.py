@@ -5,9 +5,10 @@ that old and new processes run side by side. JSON on the wire, so that `etcdctl 
 something that a person can read.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ppd.core.names import Outcome, Provenance, Reason, Role, Route, WorkerStatus
 
@@ -128,7 +129,10 @@ class KvHeld(Record):
 
 
 class TurnRecord(Record):
-    """One finished turn, on `ppd.{ns}.turns.{model}` of the stream PPD_TURNS."""
+    """One finished turn, on `ppd.{ns}.turns.{model}` of the stream PPD_TURNS.
+
+    UNSET, which is absent on the wire: not known.
+    """
 
     request_id: str
     ended_unix_s: float
@@ -137,7 +141,9 @@ class TurnRecord(Record):
     path: Route
     reason: Reason
     outcome: Outcome = Outcome.OK
+    error_type: str = ""  # why the outcome is not ok
     status: int = 200
+    streamed: bool = True
     trace_id: str = ""
     session_id: str = ""
     turn: int = 1  # 1 = the conversation's first
@@ -149,8 +155,10 @@ class TurnRecord(Record):
     n_in_tokens: int = 0  # new in this turn
     n_ctx_tokens: int = 0  # of the conversation before this turn
     n_out_predicted_tokens: int = 0
-    n_prompt_tokens: int = 0  # the whole prompt, as the engine counted it
-    n_out_tokens: int = 0
+    n_prompt_tokens: int | UnsetType = UNSET  # the whole prompt, as the engine counted it
+    n_prompt_estimated: bool = False  # no engine's count: the answer ended too early for one
+    n_out_tokens: int | UnsetType = UNSET
+    n_out_at_least: bool = False  # `n_out_tokens` is a lower bound: as before
     expected_cached_tokens: int = 0  # what D was thought to hold
     cached_tokens_prefill: int = -1  # what P really had; -1 = not known or no hop
     cached_tokens_decode: int = -1  # what D really had before this turn; -1 = not known
@@ -160,8 +168,9 @@ class TurnRecord(Record):
     qps: float = 0.0  # conversations a second, in the sliding window
     queue_ms: float = 0.0
     prefill_ms: float = 0.0  # the hop through P
-    ttft_ms: float = 0.0  # 0 = no token was sent
-    tpot_ms: float = 0.0  # 0 = fewer than two tokens
+    ttft_ms: float | UnsetType = UNSET  # as the client sees it: from the request's arrival
+    path_ttft_ms: float | UnsetType = UNSET  # the path's own: from the decision, without the queue
+    tpot_ms: float | UnsetType = UNSET
     e2e_ms: float = 0.0
     kv_bytes: int = 0
     kv_transfer_ms: float = 0.0
@@ -174,6 +183,11 @@ class TurnRecord(Record):
     prefill_queued_tokens: int = 0
     score: float = 0.0
     v: int = 1
+
+
+def known(value: Any) -> Any:
+    """A record's figure for JSON that always names it: None where it is UNSET."""
+    return None if value is UNSET else value
 
 
 class SessionRecord(Record):

@@ -11,7 +11,7 @@ from ppd.core.learning.prefill import PrefillCost
 from ppd.core.learning.ratios import CELL_N, HALF_LIFE_S, PATH_N, Ratios
 from ppd.core.learning.samples import MAX_TOKENS, Sample, Unfit, sample_of, survived
 from ppd.core.learning.survival import Survival
-from ppd.core.names import Outcome, Route
+from ppd.core.names import Route
 from ppd.core.records import TurnRecord, WorkerLoad
 from ppd.core.score import Expected
 from ppd.core.table import Table
@@ -66,27 +66,36 @@ class Learner:
             )
 
     def observe(self, record: TurnRecord, now_s: float) -> Sample | Unfit:
-        """Take in one finished turn, at `now_s` of a clock that all records share (Unix time)."""
+        """Take in one finished turn, at `now_s` of a clock that all records share (Unix time).
+
+        One that failed, was cancelled or refused teaches nothing.
+        """
+        sample = sample_of(record)
+        if sample is Unfit.FAILED:
+            return self._unfit(sample)
         kept = survived(record)
         if kept is not None:
             self.learned.survival.observe(record.idle_s, record.decode_kv_use, kept, now_s)
         self._count_tokens(record, now_s)
-        if record.path is Route.P_D and record.outcome is Outcome.OK:
+        if record.path is Route.P_D:
             self.learned.link.observe(record.kv_bytes, record.kv_transfer_ms / 1e3)
-        sample = sample_of(record)
         if isinstance(sample, Unfit):
-            self.learned.unfit[sample] = self.learned.unfit.get(sample, 0) + 1
-            return sample
+            return self._unfit(sample)
         self.learned.samples += 1
         self.learned.explored += record.explored
         self.learned.at_s = max(self.learned.at_s, now_s)
         self._learn(sample)
         return sample
 
+    def _unfit(self, why: Unfit) -> Unfit:
+        self.learned.unfit[why] = self.learned.unfit.get(why, 0) + 1
+        return why
+
     def _count_tokens(self, record: TurnRecord, now_s: float) -> None:
-        if record.outcome is Outcome.OK and 0 < record.n_out_tokens <= MAX_TOKENS:
+        n_out = record.n_out_tokens or 0
+        if 0 < n_out <= MAX_TOKENS:
             first = record.turn <= 1
-            self.learned.opening.observe(first * record.n_out_tokens, now_s, HALF_LIFE_S, PATH_N)
+            self.learned.opening.observe(first * n_out, now_s, HALF_LIFE_S, PATH_N)
             self.learned.later.observe(float(not first), now_s, HALF_LIFE_S, PATH_N)
 
     def _learn(self, sample: Sample) -> None:

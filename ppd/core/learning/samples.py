@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET
 
 from ppd.core import cells
 from ppd.core.cells import Cell
@@ -33,7 +34,7 @@ class Unfit(StrEnum):
     FIRST = "first"
     FAILED = "failed"
     DETOUR = "detour"  # retried, migrated, or sent by need instead of by choice
-    NO_TIMES = "no-times"
+    NO_TIMES = "no-times"  # its answer was not streamed: nobody saw when its tokens came
     IMPLAUSIBLE = "implausible"  # a figure that no engine has
     EVICTED = "evicted"  # D had lost the conversation: a full prefill, which the survival statistics hold
 
@@ -43,8 +44,8 @@ class Sample(msgspec.Struct, frozen=True):
 
     cell: Cell
     path: Route
-    ttft_ms: float
-    tpot_ms: float  # 0 = not known: the answer had fewer than two tokens
+    ttft_ms: float  # the path's own
+    tpot_ms: float  # 0 = not known
     n_out: int
     batch: float  # streams that D was running when the turn was placed
     d_computed: int  # tokens that D prefilled itself
@@ -54,21 +55,26 @@ class Sample(msgspec.Struct, frozen=True):
 
 def survived(record: TurnRecord) -> bool | None:
     """Whether D still had what it was thought to hold; None where that is not known."""
-    if record.cached_tokens_decode < 0 or record.expected_cached_tokens <= 0:
+    if (
+        record.outcome is not Outcome.OK
+        or record.cached_tokens_decode < 0
+        or record.expected_cached_tokens <= 0
+    ):
         return None
     return record.cached_tokens_decode >= _SURVIVED * record.expected_cached_tokens
 
 
 def sample_of(record: TurnRecord) -> Sample | Unfit:
-    if record.turn <= 1:
-        return Unfit.FIRST
     if record.outcome is not Outcome.OK or record.status != 200:
         return Unfit.FAILED
+    if record.turn <= 1:
+        return Unfit.FIRST
     if record.path not in _PATHS or record.reason in _OTHER_COST or record.retries or record.migrations:
         return Unfit.DETOUR
-    if record.ttft_ms <= 0 or record.tpot_ms < 0:
+    ttft_ms, tpot_ms = _path_ttft_ms(record), record.tpot_ms or 0.0
+    if ttft_ms <= 0 or tpot_ms < 0:
         return Unfit.NO_TIMES
-    if max(record.ttft_ms, record.tpot_ms) > _MAX_MS or not _countable(record):
+    if max(ttft_ms, tpot_ms) > _MAX_MS or not _countable(record):
         return Unfit.IMPLAUSIBLE
     if record.path is Route.D_LOCAL and survived(record) is False:
         return Unfit.EVICTED
@@ -76,9 +82,9 @@ def sample_of(record: TurnRecord) -> Sample | Unfit:
     return Sample(
         _cell(record),
         record.path,
-        record.ttft_ms,
-        record.tpot_ms,
-        record.n_out_tokens,
+        ttft_ms,
+        tpot_ms,
+        record.n_out_tokens or 0,
         float(record.decode_running),
         _d_computed(record) if local else 0,
         0 if local else _p_computed(record),
@@ -86,12 +92,22 @@ def sample_of(record: TurnRecord) -> Sample | Unfit:
     )
 
 
+def _path_ttft_ms(record: TurnRecord) -> float:
+    """Without the wait in the frontend's queue, which no path causes; 0 = not known."""
+    if record.path_ttft_ms is not UNSET:
+        return record.path_ttft_ms
+    # Of a frontend that did not tell the two apart, and gave an unstreamed answer's whole time as its TTFT.
+    if record.ttft_ms is UNSET or ((record.n_out_tokens or 0) > 1 and not record.tpot_ms):
+        return 0.0
+    return record.ttft_ms - record.queue_ms
+
+
 def _countable(record: TurnRecord) -> bool:
     counts = (
         record.n_in_tokens,
         record.n_ctx_tokens,
-        record.n_out_tokens,
-        record.n_prompt_tokens,
+        record.n_out_tokens or 0,
+        record.n_prompt_tokens or 0,
         record.p_missing_tokens,
         record.decode_running,
     )
@@ -103,7 +119,7 @@ def _cell(record: TurnRecord) -> Cell:
     try:
         return cells.parse_cell(record.cell)
     except ValueError:
-        return cells.cell_of(record.n_ctx_tokens, record.n_in_tokens, record.n_out_tokens, record.qps)
+        return cells.cell_of(record.n_ctx_tokens, record.n_in_tokens, record.n_out_tokens or 0, record.qps)
 
 
 def _d_computed(record: TurnRecord) -> int:
