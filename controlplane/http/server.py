@@ -81,6 +81,12 @@ class Server:
             for connection in list(self.connections):
                 connection.sweep(now_s)
 
+    async def _closed(self, at_most_s: float) -> None:
+        """Until every client has read the error that ended its answer."""
+        until_s = asyncio.get_running_loop().time() + at_most_s
+        while self.connections and asyncio.get_running_loop().time() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
     async def _end(self) -> None:
         self.stopping = True
         for connection in list(self.connections):
@@ -96,9 +102,7 @@ class Server:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=_CANCELLED_S)
-        until_s = loop.time() + _FLUSH_S
-        while self.connections and loop.time() < until_s:  # they close once their last words are read
-            await asyncio.sleep(0.02)
+            await self._closed(_FLUSH_S)
         for connection in list(self.connections):
             connection.abort()
 

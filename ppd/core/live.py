@@ -81,7 +81,7 @@ def _pause_ms(d: WorkerView, table: Table) -> float:
     planner learned from inter-token latencies is the same for all D, and lost in noise where few prefill.
     """
     if d.prefill_speed_tokens_per_s > 0:
-        return 1e3 / d.prefill_speed_tokens_per_s
+        return 1e3 / max(d.prefill_speed_tokens_per_s, 1.0)
     return table.interference_ms
 
 

@@ -36,15 +36,16 @@ function draw() {
 function row(each) {
   const cached = Math.max(each.cached_tokens_decode, each.cached_tokens_prefill);
   const failed = each.outcome !== "ok";
+  const made = each.n_out_tokens === null ? "?" : `${each.n_out_at_least ? "≥ " : ""}${count(each.n_out_tokens)}`;
   const values = [
     clock(each.ended_unix_s),
     el("span", { title: each.session_id }, each.session_id ? `${each.session_id.slice(0, 10)} ` : "– ", el("small", {}, `turn ${each.turn}`)),
     el("span", {}, el("span", { class: `swatch ${each.path}` }, nameOf(each.path)), failed ? el("span", { class: "bad" }, ` ${each.outcome} ${each.status}`) : ""),
     el("span", {}, each.reason, each.explored ? el("small", {}, " explored") : "", each.migrations ? el("small", {}, ` moved ${each.migrations}×`) : ""),
     each.cell ? el("span", {}, el("span", { class: "mono" }, each.cell), el("small", {}, ` ${score(each.score)}`)) : "–",
-    el("span", { title: "context + new → answer" }, `${count(each.n_ctx_tokens)} + ${count(each.n_in_tokens)} → ${count(each.n_out_tokens)}`),
+    el("span", { title: "context + new → answer" }, `${count(each.n_ctx_tokens)} + ${count(each.n_in_tokens)} → ${made}`),
     cached < 0 ? "–" : `${count(cached)}${each.n_prompt_tokens ? ` of ${count(each.n_prompt_tokens)}` : ""}`,
-    ms(each.ttft_ms),
+    el("span", { title: each.path_ttft_ms === null ? "not seen: the answer was not streamed" : `of the path ${ms(each.path_ttft_ms)}, in the queue ${ms(each.queue_ms)}` }, ms(each.ttft_ms)),
     ms(each.tpot_ms),
     each.kv_bytes ? bytes(each.kv_bytes) : "–",
     [each.prefill_worker, each.decode_worker].filter(Boolean).join(" → ") || "–",

@@ -15,8 +15,8 @@ export function showFigures({ late, workers, sessions, queued, unix_s }) {
   const items = [
     ["Turns", late.turns && !idle ? `${perSecond < 10 ? perSecond.toFixed(1) : Math.round(perSecond)}/s` : "idle", `${count(late.turns)} seen of late`],
     ["Stay on D", late.turns ? percent((late.paths["d-local"]?.turns ?? 0) / late.turns) : "–", "share of D-local"],
-    ["TTFT", ms(late.all.ttft_ms.p50), `p95 ${ms(late.all.ttft_ms.p95)}`],
-    ["TPOT", ms(late.all.tpot_ms.p50), `p95 ${ms(late.all.tpot_ms.p95)}`],
+    ["TTFT", ms(late.all.ttft_ms.p50), late.all.ttft_ms.n ? `p95 ${ms(late.all.ttft_ms.p95)}` : "no streams of late"],
+    ["TPOT", ms(late.all.tpot_ms.p50), late.all.tpot_ms.n ? `p95 ${ms(late.all.tpot_ms.p95)}` : "no streams of late"],
     ["Running", count(sum("running")), `${count(sum("waiting") + queued)} waiting`],
     ["Conversations", count(sessions), "remembered"],
     ["Failed", count(late.all.failed), "errors and hang-ups"],

@@ -1,4 +1,4 @@
-// Which ways the turns of late took and why, and how long each way took to the first token.
+// Which ways the turns of late took and why, and how long each way took to the first token, the queue not counted.
 
 import { byId, el, keyed, say, svg } from "./dom.js";
 import { PATHS, bytes, ms, nameOf, percent, plural } from "./format.js";
@@ -39,9 +39,9 @@ function showMix(late, found) {
 
 function showTtft(late, found) {
   const box = byId("ttft");
-  const rows = found.filter((path) => late.paths[path].ttft_ms.n);
-  const all = rows.flatMap((path) => late.paths[path].ttft_ms.points);
-  if (!all.length) return box.replaceChildren(el("p", { class: "note" }, "No first token yet."));
+  const rows = found.filter((path) => late.paths[path].path_ttft_ms.n);
+  const all = rows.flatMap((path) => late.paths[path].path_ttft_ms.points);
+  if (!all.length) return box.replaceChildren(el("p", { class: "note" }, "No stream has begun yet."));
   const low = TICKS.findLast((tick) => tick <= Math.min(...all)) ?? TICKS[0];
   const high = TICKS.find((tick) => tick >= Math.max(...all)) ?? TICKS.at(-1);
   const to = high > low ? high : low * 10;
@@ -49,7 +49,7 @@ function showTtft(late, found) {
   const width = Math.max(260, box.clientWidth);
   const x = (value) => left + ((width - 2 * left) * Math.log(Math.min(to, Math.max(low, value)) / low)) / Math.log(to / low);
   const height = rows.length * ROW + 24;
-  const words = rows.map((path) => `${nameOf(path)}: median ${ms(late.paths[path].ttft_ms.p50)}, 95th percentile ${ms(late.paths[path].ttft_ms.p95)}`);
+  const words = rows.map((path) => `${nameOf(path)}: median ${ms(late.paths[path].path_ttft_ms.p50)}, 95th percentile ${ms(late.paths[path].path_ttft_ms.p95)}`);
   const chart = svg("svg", { class: "strips", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": words.join("; ") });
   const ticks = TICKS.filter((each) => each >= low && each <= to);
   for (const tick of ticks.filter((_, i) => width > 420 || ticks.length < 6 || i % 2 === 0)) {
@@ -58,7 +58,7 @@ function showTtft(late, found) {
       svg("text", { x: x(tick), y: height - 5, class: `tick${tick === low ? " first" : tick === to ? " last" : ""}` }, tick >= 1000 ? `${tick / 1000} s` : `${tick} ms`),
     );
   }
-  rows.forEach((path, i) => chart.append(strip(path, late.paths[path].ttft_ms, i * ROW, x)));
+  rows.forEach((path, i) => chart.append(strip(path, late.paths[path].path_ttft_ms, i * ROW, x)));
   box.replaceChildren(chart);
 }
 
@@ -87,9 +87,9 @@ function showPaths(late, found) {
     (path) => path,
     (path) => el("tr", {}, el("th", { scope: "row" }, el("span", { class: `swatch ${path}` }, nameOf(path))), ...Array.from({ length: 7 }, () => el("td", {}))),
     (node, path) => {
-      const { turns, ttft_ms, tpot_ms, cached_tokens, prompt_tokens, kv_bytes } = late.paths[path];
+      const { turns, path_ttft_ms, tpot_ms, cached_tokens, prompt_tokens, kv_bytes } = late.paths[path];
       const cached = prompt_tokens ? percent(cached_tokens / prompt_tokens) : "–";
-      [String(turns), ms(ttft_ms.p50), ms(ttft_ms.p95), ms(tpot_ms.p50), ms(tpot_ms.p95), cached, kv_bytes ? bytes(kv_bytes) : "–"].forEach((text, i) => say(node.children[i + 1], text));
+      [String(turns), ms(path_ttft_ms.p50), ms(path_ttft_ms.p95), ms(tpot_ms.p50), ms(tpot_ms.p95), cached, kv_bytes ? bytes(kv_bytes) : "–"].forEach((text, i) => say(node.children[i + 1], text));
     },
   );
 }

@@ -66,7 +66,11 @@ OVERVIEW = (
         "reqps",
         ((rate("ppd_requests_total", "status", where='{status=~"[45].."}'), "{{status}}"),),
     ),
-    by_path("Time to first token", "ppd_ttft_seconds"),
+    by_path(
+        "Time to first token, by path",
+        "ppd_path_ttft_seconds",
+        "Of streams, from the decision on: without the wait in the frontend's queue.",
+    ),
     by_path("Time per output token", "ppd_tpot_seconds"),
     by_path("Whole turn", "ppd_e2e_seconds"),
     Panel(

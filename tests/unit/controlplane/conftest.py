@@ -39,8 +39,9 @@ def record(engine: FakeEngine, role: Role, name: str, **fields: Any) -> WorkerRe
 class Stack:
     """A frontend and its fake engines. Neither etcd nor NATS is there."""
 
-    def __init__(self, frontend: Frontend, port: int, engines: dict[str, FakeEngine]) -> None:
+    def __init__(self, frontend: Frontend, server: Server, port: int, engines: dict[str, FakeEngine]) -> None:
         self.frontend = frontend
+        self.server = server
         self.port = port
         self.engines = engines
         self.url = f"http://127.0.0.1:{port}"
@@ -75,7 +76,7 @@ async def running(placement: dict[str, Role], **options: Any) -> AsyncIterator[S
     server, listener = Server(frontend, 1, limits_of(settings)), bind("127.0.0.1", 0)
     serving = asyncio.create_task(server.serve([listener]))
     await server.started.wait()
-    stack = Stack(frontend, listener.getsockname()[1], engines)
+    stack = Stack(frontend, server, listener.getsockname()[1], engines)
     try:
         yield stack
     finally:

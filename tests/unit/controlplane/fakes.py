@@ -36,6 +36,8 @@ class FakeEngine:
 
     name: str = "fake"
     words: list[str] = field(default_factory=lambda: ["Par", "is", " it", " is", "."])
+    thoughts: list[str] = field(default_factory=list)  # reasoning before the words, one token each
+    per_chunk: int = 1  # tokens that each chunk of a stream says it holds
     cached: int = 0
     tokenized: int = 0  # tokens of any text, for /tokenize; 0 = as many as words
     answer_id: str = "chatcmpl-1"
@@ -210,19 +212,24 @@ class FakeEngine:
         if chat:
             events.append({**base, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
         words = self._left(seen)
-        for i, word in enumerate(words):
-            finish = "stop" if i == len(words) - 1 else None
-            part = {"delta": {"content": word}} if chat else {"text": word}
+        parts: list[dict[str, Any]] = [{"delta": {"reasoning_content": each}} for each in self.thoughts]
+        parts += [{"delta": {"content": word}} if chat else {"text": word} for word in words]
+        for i, part in enumerate(parts):
+            if seen.body.get("return_token_ids"):
+                part["token_ids"] = [1] * self.per_chunk
+            if seen.body.get("logprobs"):
+                part["logprobs"] = {"content": [{"token": "x", "logprob": 0.0}] * self.per_chunk}
+            finish = "stop" if i == len(parts) - 1 else None
             events.append({**base, "choices": [{"index": 0, **part, "finish_reason": finish}]})
         options = seen.body.get("stream_options") or {}
         if options.get("include_usage"):
             if options.get("continuous_usage_stats"):
-                opening = len(events) - len(words)
+                opening = len(events) - len(parts)
                 events = [
-                    {**each, "usage": self._usage(seen, max(0, i + 1 - opening))}
+                    {**each, "usage": self._usage(seen, self.per_chunk * max(0, i + 1 - opening))}
                     for i, each in enumerate(events)
                 ]
-            events.append({**base, "choices": [], "usage": self._usage(seen, len(words))})
+            events.append({**base, "choices": [], "usage": self._usage(seen, self.per_chunk * len(parts))})
         for number, event in enumerate(events):
             if fault and fault.after == number:
                 if fault.kind == "close":

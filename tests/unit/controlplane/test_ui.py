@@ -4,11 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET, UnsetType
 
 from controlplane import ui
 from controlplane.ui import table
 from controlplane.ui.guard import Guard
-from controlplane.ui.turns import quantiles, summary
+from controlplane.ui.turns import decision, quantiles, summary
 from ppd.core import cells
 from ppd.core.names import H_ADMIN, Outcome, Reason, Route
 from ppd.core.records import TurnRecord
@@ -123,7 +124,7 @@ def test_text_has_enough_contrast(scheme: int) -> None:
 # --- data ---
 
 
-def turn(path: Route, ttft_ms: float, **fields: object) -> TurnRecord:
+def turn(path: Route, ttft_ms: float | UnsetType, **fields: object) -> TurnRecord:
     given = {
         "request_id": "r",
         "ended_unix_s": 1.0,
@@ -131,24 +132,33 @@ def turn(path: Route, ttft_ms: float, **fields: object) -> TurnRecord:
         "placement": "1P1D",
         "reason": Reason.TABLE,
     }
-    return TurnRecord(**(given | {"path": path, "ttft_ms": ttft_ms} | fields))  # type: ignore[arg-type]
+    return TurnRecord(
+        **(given | {"path": path, "ttft_ms": ttft_ms, "path_ttft_ms": ttft_ms and ttft_ms / 2} | fields)
+    )  # type: ignore[arg-type]
 
 
 def test_turns_are_summed_by_path() -> None:
     records = [
         turn(Route.P_D, 100.0, prefill_worker="p0", decode_worker="d0", kv_bytes=7),
-        turn(Route.P_D, 0.0, outcome=Outcome.CANCELLED, prefill_worker="p0", decode_worker="d0"),
+        turn(Route.P_D, UNSET, outcome=Outcome.CANCELLED, prefill_worker="p0", decode_worker="d0"),
         turn(Route.D_LOCAL, 10.0, decode_worker="d0", cell="small/tiny@1", ended_unix_s=3.0),
     ]
     found = summary(records)
     assert (found["turns"], found["first_unix_s"], found["last_unix_s"]) == (3, 1.0, 3.0)
     assert found["paths"]["p-d"]["failed"] == 1
     assert found["paths"]["p-d"]["kv_bytes"] == 7
-    assert found["paths"]["p-d"]["ttft_ms"] == {"p50": 100.0, "p95": 100.0, "n": 1, "points": [100.0]}
+    assert found["paths"]["p-d"]["ttft_ms"] == {"p50": 100.0, "p95": 100.0, "n": 1}
+    assert found["paths"]["p-d"]["path_ttft_ms"] == {"p50": 50.0, "p95": 50.0, "n": 1, "points": [50.0]}
     assert found["flows"] == [["p0", "d0", "p-d", 2], ["", "d0", "d-local", 1]]
     assert found["cells"] == {"small/tiny@1": 1}
     assert found["all"]["ttft_ms"]["n"] == 2
     assert summary([])["turns"] == 0
+    assert summary([])["all"]["tpot_ms"] == {"p50": None, "p95": None, "n": 0}
+
+
+def test_what_was_not_seen_is_null() -> None:
+    shown = decision(turn(Route.P_D, UNSET))
+    assert [shown[name] for name in ("ttft_ms", "path_ttft_ms", "tpot_ms", "n_out_tokens")] == [None] * 4
 
 
 def test_quantiles_are_nearest_rank() -> None:
