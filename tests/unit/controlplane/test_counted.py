@@ -149,7 +149,7 @@ async def test_the_queue_is_in_the_clients_ttft_and_not_in_the_paths() -> None:
 
 
 async def test_who_leaves_the_queue_without_an_engine_took_no_path() -> None:
-    async with running({"d0": Role.DECODE}, max_running=1, max_queued=2, queue_s=0.2) as stack:
+    async with running({"d0": Role.DECODE}, max_running=1, max_queued=2, queue_s=2) as stack:
         stack.engines["d0"].faults.append(Fault("stall"))
         first = asyncio.create_task(stack.chat("first"))
         while not stack.engines["d0"].requests:  # noqa: ASYNC110
@@ -166,7 +166,7 @@ async def test_who_leaves_the_queue_without_an_engine_took_no_path() -> None:
         async with asyncio.timeout(20):
             while counts.since("ppd_queue_seconds_count", path="none") < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        assert counts.since("ppd_queue_seconds_sum", path="none") >= 0.2
+        assert counts.since("ppd_queue_seconds_sum", path="none") >= 2
         assert counts.since("ppd_requests_total", path="none", status="429") == 2
         assert counts.since("ppd_requests_total", path="none", status="499") == 1
         assert counts.since("ppd_cancelled_total", stage="queued") == 1
