@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+EXTRAS ?= engine-cpu,model-smollm2,servers,test
 STAMP  := $(VENV)/.installed
 CODE   := ppd controlplane planner workers simulator bench tests scripts
 
@@ -13,10 +14,10 @@ help:            ## this list
 
 install: $(STAMP)  ## make .venv and install everything into it
 
-$(STAMP): pyproject.toml scripts/install-cpu-engine scripts/step
+$(STAMP): pyproject.toml scripts/install-cpu-engine scripts/cpu-overrides.txt
 	@scripts/check-python $(PYTHON)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || scripts/step "make $(VENV)" $(PYTHON) -m venv $(VENV)
-	@scripts/install-cpu-engine $(BIN)/python
+	@scripts/install-cpu-engine $(BIN)/python -e '.[$(EXTRAS)]'
 	@touch $@
 
 up: $(STAMP)     ## start the whole stack and serve a model; UP="--placement 1R --port 9000" for other flags
@@ -31,15 +32,11 @@ status: $(STAMP) ## show it
 chat: $(STAMP)   ## talk to it
 	@$(BIN)/ppd chat
 
-# Most of the tests wait (for leases to end, for a restart), so three go on at once; real engines need the
-# cores alone. Files of the second kind share a stack, so each stays in one process.
 test: $(STAMP)   ## all tests, those against real engines included; T="-m unit" for some
 ifdef T
 	@$(BIN)/python -m pytest -m "not slow" $(T)
 else
-	@$(BIN)/python -m pytest -m "not slow and not e2e" -n 3 --dist worksteal -q
-	@$(BIN)/python -m pytest -m "not slow and sim" -n 3 --dist loadfile -q --durations=10
-	@$(BIN)/python -m pytest -m "not slow and e2e and not sim" -q --durations=10
+	@scripts/test-groups $(BIN)/python
 endif
 
 test-compose: $(STAMP)  ## the compose stack in containers, killed piece by piece; T=FILE for a part of it

@@ -143,7 +143,7 @@ def main(names: list[str]) -> None:
             fitted["fit_error"] = fit_error(fitted, Tables(*GPUS[gpu][:3], MODELS[model][0]))
             text = json.dumps(fitted, indent=1)
             (OUT / f"{fitted['name']}.json").write_text(compact(text) + "\n")
-            print(fitted["name"], fitted["kv_capacity_tokens"], fitted["fit_error"])  # noqa: T201
+            print(fitted["name"], fitted["kv_capacity_tokens"], fitted["fit_error"])
 
 
 def compact(text: str) -> str:

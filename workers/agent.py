@@ -13,6 +13,7 @@ from ppd.runtime.bus import Bus
 from ppd.runtime.registry import Registration
 from ppd.runtime.tasks import backoff_s
 from workers.describe import describe
+from workers.engine import numa
 from workers.engine.client import EngineClient, EngineError
 from workers.engine.command import Start, engine_argv, engine_env
 from workers.engine.ports import free_ports
@@ -147,6 +148,8 @@ class Agent:
             self._reports.queued_prefill_tokens = None
             cores = parse_cores(settings.cores) if settings.cores else None
             argv, env = engine_argv(settings, start), engine_env(settings, start)
+            if settings.engine == "vllm" and settings.backend == "cpu":
+                env |= numa.environment(self._run_dir / "lib", env)
             return await start_engine(argv, env, log, cores), f"http://{settings.advertise_host}:{start.port}"
         except OSError as error:
             raise EngineError(f"the engine cannot be started: {error}") from error

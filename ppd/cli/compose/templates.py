@@ -64,7 +64,7 @@ CPU = """\
     dockerfile: deploy/compose/images/cpu.Dockerfile
     args:
       BASE: ${PYTHON_IMAGE:-python:3.11.13-slim-bookworm}
-      TORCH_INDEX: ${TORCH_INDEX-https://download.pytorch.org/whl/cpu}
+      UV_TORCH_BACKEND: ${UV_TORCH_BACKEND:-}
   volumes: ["models:/models"]
   shm_size: 1g
   mem_limit: ${PPD_WORKER_MEMORY:-8g}

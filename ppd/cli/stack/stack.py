@@ -187,6 +187,7 @@ class Stack:
             if time.monotonic() > until_s:
                 self._progress.end(step, False)
                 raise StartError(with_log("the frontend does not get ready", [self._logs / "frontend.log"]))
+            self._progress.note(step, "")
             await asyncio.sleep(_POLL_S)
         self._progress.end(step, True)
 

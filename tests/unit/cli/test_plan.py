@@ -9,6 +9,7 @@ from ppd.cli.stack import plan
 from ppd.cli.stack.spec import PlanError, Spec
 from ppd.core.names import Role
 from ppd.core.placement import parse_placement
+from workers.engine import numa
 
 pytestmark = pytest.mark.unit
 
@@ -105,8 +106,20 @@ def test_gpus_that_cannot_be_are_seen_before_anything_starts(
 
 def test_so_is_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(PlanError, match="vLLM is not installed here: pip install"):
+    with pytest.raises(PlanError, match="vLLM is not installed here: `make install`"):
         plan.check(_spec())
+
+
+def test_so_is_a_library_that_cpu_engines_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise numa.MissingLibraryError
+
+    monkeypatch.setattr(plan.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(numa, "check", fail)
+    with pytest.raises(PlanError, match=r"libnuma\.so\.1.* apt install libnuma1"):
+        plan.check(_spec())
+    plan.check(_spec(gpus=("0", "1")))
+    plan.check(dataclasses.replace(_spec(), engine="sim"))
 
 
 def test_engine_flags_reach_every_worker_behind_a_bare_dash(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import pytest
 from rich.console import Console
 
+from ppd.cli.stack import progress as progress_module
 from ppd.cli.stack.progress import PipeProgress, PlainProgress, Progress, RichProgress, replay
 
 pytestmark = pytest.mark.unit
@@ -26,6 +27,17 @@ def test_plain_lines_say_what_is_waited_for_and_how_it_ended() -> None:
     assert lines[2].startswith("etcd: done after 0.0 s")
     assert lines[3] == "a line"
     assert lines[4] == "p0: failed after 0.0 s exited with status 1"
+
+
+def test_plain_lines_say_now_and_then_what_a_long_step_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_PLAIN_EVERY_S", 0.0)
+    out = io.StringIO()
+    progress = PlainProgress(out)
+    progress.begin("p0", "its engine is ready")
+    progress.note("p0", "loading weights " + "x" * 1000)
+    line = out.getvalue().splitlines()[1]
+    assert line.startswith("p0: 0 s, waits until its engine is ready  loading weights xxx")
+    assert len(line) < 200
 
 
 def test_a_terminal_that_was_closed_is_no_error() -> None:

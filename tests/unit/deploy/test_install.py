@@ -1,4 +1,4 @@
-"""The first run of `make`: what an interrupt leaves of it."""
+"""The first run of `make`: what it installs, what it shows, and what an interrupt leaves of it."""
 
 import os
 import shutil
@@ -32,6 +32,8 @@ def test_an_interrupted_step_leaves_no_process(tmp_path: Path, number: signal.Si
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell cannot trap what it was started to ignore, as all is that `nohup` starts.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     file = tmp_path / "child"
     while not (file.exists() and file.read_text().endswith("\n")):
@@ -51,6 +53,29 @@ def test_an_interrupted_step_leaves_no_process(tmp_path: Path, number: signal.Si
     assert not left
 
 
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_step_away_from_a_terminal_says_now_and_then_what_it_does(tmp_path: Path, status: int) -> None:
+    command = f"printf 'Downloading\\n\\n'; while [ ! -e end ]; do sleep 0.1; done; exit {status}"
+    step = subprocess.Popen(
+        [ROOT / "scripts" / "step", "the label", "sh", "-c", command],
+        cwd=tmp_path,
+        env=os.environ | {"PPD_STEP_EVERY_S": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert step.stdout
+    assert step.stdout.readline() == "the label\n"
+    for _ in range(2):
+        line = step.stdout.readline()
+        assert line.startswith("the label  ")
+        assert line.endswith(" s  Downloading\n")
+    (tmp_path / "end").touch()
+    rest, _ = step.communicate(timeout=60)
+    assert step.returncode == status
+    assert ("FAILED after" if status else "done in") in rest
+
+
 def test_an_environment_that_was_interrupted_before_it_had_pip_is_finished(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "pyproject.toml").touch()
@@ -60,6 +85,7 @@ def test_an_environment_that_was_interrupted_before_it_had_pip_is_finished(tmp_p
     for file, text in {
         scripts / "check-python": "",
         scripts / "install-cpu-engine": "",
+        scripts / "cpu-overrides.txt": "",
         scripts / "step": 'echo "$1"',
         binaries / "python": "exit 1",  # it has no pip
     }.items():
@@ -70,3 +96,22 @@ def test_an_environment_that_was_interrupted_before_it_had_pip_is_finished(tmp_p
     (tmp_path / ".venv" / ".installed").unlink()
     (binaries / "python").write_text("#!/bin/sh\nexit 0\n")
     assert "make .venv" not in subprocess.run(make, capture_output=True, text=True, check=True).stdout
+
+
+class TestGroups:
+    @staticmethod
+    def run(tmp_path: Path, failing: str) -> subprocess.CompletedProcess[str]:
+        python = tmp_path / "python"
+        python.write_text(f'#!/bin/sh\necho "ran $*"\ncase "$*" in {failing}) exit 1;; esac\n')
+        python.chmod(0o755)
+        return subprocess.run([ROOT / "scripts" / "test-groups", python], capture_output=True, text=True)
+
+    def test_a_group_that_fails_keeps_no_other_from_running(self, tmp_path: Path) -> None:
+        done = self.run(tmp_path, "*worksteal*")
+        assert done.returncode == 1
+        assert done.stdout.count("ran -m pytest") == 3
+        summary = done.stdout.splitlines()[-3:]
+        assert [line.split()[1] for line in summary] == ["FAILED", "passed", "passed"]
+
+    def test_all_passed(self, tmp_path: Path) -> None:
+        assert self.run(tmp_path, "never").returncode == 0
