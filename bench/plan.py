@@ -14,11 +14,12 @@ import random
 import time
 from typing import Any
 
+from controlplane.dialects.body_prefix import Prefixes
+from controlplane.dialects.openai import Chat
 from controlplane.engines.cluster import Cluster
 from controlplane.engines.links import Links
 from controlplane.shared.tables import Tables
 from controlplane.turn.features import Conversation
-from controlplane.turn.parse import Request
 from controlplane.turn.route import Router
 from ppd.core import policies, seeds
 from ppd.core.decision import Turn
@@ -117,7 +118,7 @@ def measure(n: int, rounds: int) -> dict[str, dict[str, float]]:
     snapshot.model, snapshot.placement = "m", engines.placement("m")
     tables.update(table_key("m", snapshot.placement), encode(snapshot))
     router = Router(engines, policies.make(policies.DEFAULT), tables, Links(), stale_s=2.0)
-    request = Request(_BODY, True, {})
+    request = Chat().parse(_BODY, {}, Prefixes())
     turns = conversations(known, draw)
     plans = [lambda c=each: router.plan(request, c, "balanced", 0.1) for each in turns]
     timed(plans, 1)  # warm: the table's verdicts are made once per class

@@ -31,16 +31,14 @@ from controlplane.shared.watches import watch_loads, watch_tables
 from controlplane.telemetry import counts, metrics
 from controlplane.telemetry.access_log import AccessLog
 from controlplane.telemetry.recorder import Recorder
-from controlplane.turn import whole
 from controlplane.turn.conversations import History
 from controlplane.turn.features import FeatureReader
 from controlplane.turn.handler import TurnHandler
 from controlplane.turn.ledger import Ledger
 from controlplane.turn.leg import Engines
-from controlplane.turn.lifecycle import Handler, Lifecycle
+from controlplane.turn.lifecycle import Lifecycle
 from controlplane.turn.route import Router
 from controlplane.turn.tokens import TokenCounter
-from controlplane.turn.whole import WholeHandler
 from ppd.core import policies
 from ppd.core.names import Role
 from ppd.core.records import KvMoved, WorkerRecord
@@ -51,7 +49,6 @@ from ppd.runtime.registry import WorkerWatch
 from ppd.runtime.tasks import Supervisor
 
 _GAUGE_ROUNDS = 10  # of the sweep
-_TURNS = ("/v1/chat/completions", "/v1/completions")
 
 
 class Frontend:
@@ -104,7 +101,6 @@ class Frontend:
         engines = Engines(settings, logger)
         self.gate = Gate(settings.max_running, settings.max_queued, settings.queue_s)
         turns = TurnHandler(settings, router, self.features, self.history, engines, logger)
-        whole_turns = WholeHandler(settings, router, engines, self.ledger, self.sessions, logger)
         parts = Parts(
             settings,
             self.cluster,
@@ -117,13 +113,9 @@ class Frontend:
         )
         api = surface.build(parts)
         ui.mount(api, parts)
-        handlers: dict[str, Handler] = {
-            **dict.fromkeys(_TURNS, turns),
-            **dict.fromkeys(whole.PATHS, whole_turns),
-        }
         self.lifecycle = Lifecycle(
             entry,
-            handlers,
+            turns,
             Asgi(api),
             self.cluster,
             self.gate,

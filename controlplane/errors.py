@@ -1,6 +1,6 @@
-"""Errors in OpenAI's shape."""
+"""Errors that clients get, in the shape of the API that they speak."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,13 +18,23 @@ _TYPES = {
     503: "service_unavailable_error",
     504: "timeout_error",
 }
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 # Messages, of parsers and engines too, may hold what the client sent, and that may be long.
 _MESSAGE_CHARS = 2000
 _NAME_CHARS = 200
 
 
 class ApiError(Exception):
-    """What a client is told: an HTTP status and OpenAI's error object."""
+    """What a client gets: an HTTP status and an error object."""
 
     def __init__(
         self,
@@ -47,14 +57,6 @@ class ApiError(Exception):
         """OpenAI's type of the error."""
         return _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
 
-    def body(self) -> bytes:
-        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-        return msgspec.json.encode({"error": error})
-
-    def event(self) -> bytes:
-        """The same as one server-sent event, for a stream that has begun."""
-        return b"data: " + self.body() + b"\n\n"
-
     def headers(self) -> list[tuple[bytes, bytes]]:
         headers = [(b"content-type", b"application/json")]
         if self.status == 401:
@@ -62,6 +64,50 @@ class ApiError(Exception):
         if self.retry_after_s:
             headers.append((b"retry-after", str(self.retry_after_s).encode()))
         return headers
+
+
+class ErrorShape(Protocol):
+    """How one API words its errors."""
+
+    def body(self, error: ApiError) -> bytes:
+        """The error as an answer."""
+
+    def event(self, error: ApiError) -> bytes:
+        """The error as the last event of a stream that has begun."""
+
+
+class _OpenAi:
+    def body(self, error: ApiError) -> bytes:
+        inner = {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}
+        return msgspec.json.encode({"error": inner})
+
+    def event(self, error: ApiError) -> bytes:
+        return b"data: " + self.body(error) + b"\n\n"
+
+
+class _Anthropic:
+    def body(self, error: ApiError) -> bytes:
+        default = "invalid_request_error" if error.status < 500 else "api_error"
+        kind = _ANTHROPIC_TYPES.get(error.status, default)
+        return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})
+
+    def event(self, error: ApiError) -> bytes:
+        return b"event: error\ndata: " + self.body(error) + b"\n\n"
+
+
+class _NamedEvents(_OpenAi):
+    """OpenAI's Responses, whose events have names. Their documented error event is not wrapped; the SDK
+    raises only for a wrapped one, and would take a stream that broke for one that ended."""
+
+    def event(self, error: ApiError) -> bytes:
+        inner = {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}
+        flat = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+        return b"event: error\ndata: " + msgspec.json.encode({**flat, "error": inner}) + b"\n\n"
+
+
+OPENAI: ErrorShape = _OpenAi()
+RESPONSES: ErrorShape = _NamedEvents()
+ANTHROPIC: ErrorShape = _Anthropic()
 
 
 def clipped(text: str, chars: int) -> str:
@@ -73,6 +119,12 @@ def no_such_model(model: str) -> ApiError:
     """The answer to a model that never was."""
     shown = clipped(model, _NAME_CHARS)
     return ApiError(404, f"The model `{shown}` does not exist.", param="model", code="model_not_found")
+
+
+def no_such_response(response_id: str, param: str) -> ApiError:
+    """The answer to a response that no engine keeps."""
+    shown = clipped(response_id, _NAME_CHARS)
+    return ApiError(404, f"Response with id '{shown}' not found.", param=param)
 
 
 def of_engine(status: int, body: bytes) -> ApiError:

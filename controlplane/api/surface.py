@@ -12,8 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from controlplane.api import admin
+from controlplane.api.document import document
 from controlplane.api.parts import Parts
-from controlplane.api.schemas import document
+from controlplane.dialects.endpoints import shape_of
 from controlplane.errors import ApiError, no_such_model
 from controlplane.telemetry import metrics
 from ppd.core.names import Role
@@ -31,27 +32,27 @@ def build(parts: Parts) -> FastAPI:
 
 
 def _errors(app: FastAPI) -> None:
-    def shaped(error: ApiError) -> Response:
+    def shaped(request: Request, error: ApiError) -> Response:
         headers = {name.decode(): value.decode() for name, value in error.headers()}
-        return Response(error.body(), error.status, headers)
+        return Response(shape_of(request.url.path).body(error), error.status, headers)
 
-    async def api(_: Request, error: Any) -> Response:
-        return shaped(error)
+    async def api(request: Request, error: Any) -> Response:
+        return shaped(request, error)
 
     async def http(request: Request, error: Any) -> Response:
-        answer = shaped(ApiError(error.status_code, str(error.detail)))
+        answer = shaped(request, ApiError(error.status_code, str(error.detail)))
         answer.headers.update(error.headers or {})
         if error.status_code == 405:
             answer.headers["allow"] = ", ".join(_methods(app, request.scope))
         return answer
 
-    async def invalid(_: Request, error: Any) -> Response:
+    async def invalid(request: Request, error: Any) -> Response:
         first = error.errors()[0]
         param = ".".join(str(part) for part in first.get("loc", ())[1:])
-        return shaped(ApiError(400, f"{param}: {first.get('msg', 'invalid')}", param=param))
+        return shaped(request, ApiError(400, f"{param}: {first.get('msg', 'invalid')}", param=param))
 
-    async def unexpected(_: Request, error: Any) -> Response:
-        return shaped(ApiError(500, "internal error"))
+    async def unexpected(request: Request, error: Any) -> Response:
+        return shaped(request, ApiError(500, "internal error"))
 
     app.add_exception_handler(ApiError, api)
     app.add_exception_handler(HTTPException, http)

@@ -6,6 +6,7 @@ chunk goes from the engine's reading callback to the client's socket.
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 from typing import Protocol as Interface
@@ -13,13 +14,14 @@ from urllib.parse import unquote
 
 import httptools
 
-from controlplane.errors import ApiError
+from controlplane.errors import OPENAI, ApiError, ErrorShape
 
 Headers = list[tuple[bytes, bytes]]
 STALL_S = 120.0  # how long a client may leave its stream unread
 NEVER = float("inf")
 _COPIED_BYTES = 64 * 1024  # a shorter body costs less as one piece with its head
 _STATUS_LINES = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n".encode() for each in HTTPStatus}
+_KNOWN_BYTES = 256  # of a target that is kept
 _MANY_PARTS = 256  # of a body, in one read
 _BODILESS = frozenset({204, 304})
 _Place = tuple[str, bytes, bytes]  # path, as it was sent, query
@@ -46,27 +48,26 @@ TRAILERS = _Trailers()
 
 def last_answer(error: ApiError) -> bytes:
     """The error as what a connection ends with, outside of any exchange."""
-    body = error.body()
+    body = OPENAI.body(error)
     lines = [f"HTTP/1.1 {error.status} Refused".encode()]
     lines += [b"%b: %b" % header for header in error.headers()]
     lines += [b"content-length: %d" % len(body), b"connection: close", b"", body]
     return b"\r\n".join(lines)
 
 
-def _places(*paths: str) -> dict[bytes, _Place]:
-    return {path.encode(): (path, path.encode(), b"") for path in paths}
-
-
-# Asked for by nearly every request, so that its target need not be taken apart.
-_KNOWN = _places("/v1/chat/completions", "/v1/completions")
-
-
 def _place(target: bytes) -> _Place:
     """Raises httptools.HttpParserError or UnicodeDecodeError where the target is none."""
+    return _known_place(target) if len(target) <= _KNOWN_BYTES else _parsed_place(target)
+
+
+def _parsed_place(target: bytes) -> _Place:
     parts = httptools.parse_url(target)
     raw = parts.path or b"/"
     path = raw.decode("ascii")
     return unquote(path) if "%" in path else path, raw, parts.query or b""
+
+
+_known_place = lru_cache(256)(_parsed_place)  # most requests ask for one of a few targets
 
 
 class Exchange:
@@ -119,7 +120,7 @@ class Exchange:
         self._connection = connection
         self._transport = transport
         self.method = method
-        self.path, self.raw_path, self.query = _KNOWN.get(target) or _place(target)
+        self.path, self.raw_path, self.query = _place(target)
         self.raw_headers = headers
         self.headers = dict(headers)
         self.keep_alive = keep_alive and version == "1.1"
@@ -306,9 +307,9 @@ class Exchange:
         else:
             self._transport.writelines((head, body))
 
-    def fail(self, error: ApiError, headers: Headers) -> None:
+    def fail(self, error: ApiError, headers: Headers, shape: ErrorShape = OPENAI) -> None:
         """The error as the answer, or as the last event of a stream that has begun."""
         if not self.started:
-            self.answer(error.status, [*error.headers(), *headers], error.body())
+            self.answer(error.status, [*error.headers(), *headers], shape.body(error))
         elif not self.finished:
-            self.end(error.event())
+            self.end(shape.event(error))

@@ -11,10 +11,10 @@ import time
 
 import xxhash
 
+from controlplane.dialects.base import Request
 from controlplane.engines.transfers import Transfers
 from controlplane.shared.sessions import Sharing
 from controlplane.turn.features import Conversation, explicit_key
-from controlplane.turn.parse import Request
 from controlplane.turn.state import TurnState
 from ppd.core import identity
 from ppd.core.names import Outcome, Reason, Route

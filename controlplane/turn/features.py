@@ -3,7 +3,7 @@
 import random
 from typing import NamedTuple
 
-from controlplane.turn.parse import Request
+from controlplane.dialects.base import Request
 from controlplane.turn.tokens import TokenCounter
 from ppd.core import identity
 from ppd.core.decision import Turn
@@ -19,6 +19,10 @@ class Conversation(NamedTuple):
     turn: Turn
     begins: bool  # by its shape it is a first turn
     n_out_mean: float = 0.0  # output tokens of this model's turns of late; 0 = not known
+
+
+# Of a request by which the model makes no tokens.
+NO_CONVERSATION = Conversation(None, None, Turn(turn=0, n_in=0, n_out=0, n_ctx=0, qps=0.0), False)
 
 
 class FeatureReader:

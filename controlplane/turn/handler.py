@@ -5,22 +5,23 @@ import logging
 import re
 
 from controlplane.admission.keys import is_admin
-from controlplane.errors import ApiError
+from controlplane.dialects.base import Dialect, Request
+from controlplane.dialects.body_prefix import Prefixes
+from controlplane.errors import ApiError, no_such_response
 from controlplane.http.exchange import Exchange
 from controlplane.settings import FrontendSettings
 from controlplane.telemetry import metrics
 from controlplane.telemetry.counts import distribution
-from controlplane.turn import migrate, stream
-from controlplane.turn.body_prefix import Prefixes
 from controlplane.turn.conversations import History
-from controlplane.turn.features import Conversation, FeatureReader
+from controlplane.turn.features import NO_CONVERSATION, Conversation, FeatureReader
 from controlplane.turn.leg import EngineFailedError, Engines, StreamBrokenError
 from controlplane.turn.legs import Legs
-from controlplane.turn.parse import Request
-from controlplane.turn.route import Router
+from controlplane.turn.route import Plan, Router
 from controlplane.turn.state import RequestState, TurnState
+from controlplane.turn.stored import StoredResponses
 from ppd.core import names
-from ppd.core.names import Reason, Route
+from ppd.core.decision import Decision
+from ppd.core.names import Reason, Role, Route
 from ppd.runtime.keys import ApiKey
 
 _FORCE = names.H_FORCE.encode()
@@ -30,7 +31,7 @@ _SLO_CLASS = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class TurnHandler:
-    """Serves `/v1/chat/completions` and `/v1/completions`."""
+    """Serves what is posted to the endpoints of engines."""
 
     def __init__(
         self,
@@ -46,17 +47,17 @@ class TurnHandler:
         self._features = features
         self._history = history
         self._engines = engines
-        self._legs = Legs(settings, router, engines, logger)
+        self._stored = StoredResponses()
+        self._legs = Legs(settings, router, engines, self._stored, logger)
         self._loop = asyncio.get_running_loop()
         self._prefixes = Prefixes()
 
-    def read(self, state: RequestState) -> str:
+    def read(self, state: RequestState, dialect: Dialect) -> str:
         """Parse the request and return the name of its model. Raises ApiError."""
         client = state.client
-        chat = client.path == "/v1/chat/completions"
-        request = state.request = Request(client.body, chat, client.headers, self._prefixes)
+        request = state.request = dialect.parse(client.body, client.headers, self._prefixes)
         if client.visit.key is not None and client.visit.key.max_tokens:
-            request.hold_to(client.visit.key.max_tokens)
+            dialect.hold_to(request, client.visit.key.max_tokens)
         state.force = self._force(client)
         state.slo = self._slo(client)
         return request.model
@@ -94,7 +95,11 @@ class TurnHandler:
         while True:
             with state.spans.route() as span:
                 now_s = self._loop.time()
-                plan = self._router.plan(request, conversation, state.slo, now_s, failed, state.force)
+                plan = (
+                    self._router.plan(request, conversation, state.slo, now_s, failed, state.force)
+                    if not request.previous
+                    else self._at_home(request, failed)
+                )
                 turn = state.turn
                 if turn is None:
                     turn = state.turn = TurnState(state, conversation, plan, now_s)
@@ -127,6 +132,8 @@ class TurnHandler:
         """The request's conversation, and when the work on it began that needs no network."""
         request = state.request
         begin_s = self._loop.time()
+        if not request.dialect.generates:
+            return NO_CONVERSATION, begin_s
         match = self._features.find(request, begin_s)
         if self._history.may_know_more(request, match):
             match = await self._history.fetch(request, match)
@@ -142,6 +149,14 @@ class TurnHandler:
             begin_s = self._loop.time()
         return conversation, begin_s
 
+    def _at_home(self, request: Request, failed: frozenset[str]) -> Plan:
+        """Only the engine that keeps a response can continue it. Raises ApiError (404)."""
+        worker = self._router.cluster.workers.get(self._stored.worker(request.previous))
+        if worker is None or not worker.ready or worker.id in failed:
+            raise no_such_response(request.previous, "previous_response_id")
+        path = Route.D_LOCAL if worker.record.role is Role.DECODE else Route.REPLICA
+        return Plan(Decision(path, Reason.ONE_ENGINE), path, Reason.ONE_ENGINE, None, worker, False)
+
     async def _claim(self, state: RequestState, conversation: Conversation) -> Conversation:
         """Agree with other frontends on the D of a conversation that begins under an explicit id."""
         request = state.request
@@ -154,9 +169,10 @@ class TurnHandler:
         watch = turn.watch
         if watch is None:
             return False
-        if watch.sent.finished:
+        dialect = turn.asked.dialect
+        if watch.sent.finished and (last := dialect.last_event()) is not None:
             turn.seen(watch.seen, self._loop.time())
-            turn.client.end(stream.DONE)
+            turn.client.end(last)
             return True
         next_one = self._router.least_loaded(turn.asked.model, self._loop.time(), failed)
         if next_one is None or len(failed) >= MAX_TRIES:
@@ -165,7 +181,7 @@ class TurnHandler:
             tokens = await self._engines.count_tokens(next_one, turn.asked.model, watch.sent.text)
             if tokens is not None:
                 watch.sent.counted(tokens)
-        moved = migrate.continuation(turn.asked, watch.sent)
+        moved = dialect.continuation(turn.asked, watch.sent)
         if moved is None:
             return False
         turn.migrate(moved)

@@ -54,12 +54,6 @@ class Ledger:
             counter(metrics.CANCELLED, state.stage).add()
         state.spans.end(state.status, state.error_type, {"ppd.outcome": state.outcome.value})
 
-    def served_whole(self, path: Route, queued_s: float, seconds: float) -> None:
-        """A request that one engine answered and that teaches nothing; how long it waited and took."""
-        counter(metrics.REQUESTS, path.value, Reason.ONE_ENGINE.value, "200").add()
-        distribution(metrics.QUEUE, path.value).observe(queued_s)
-        distribution(metrics.E2E, path.value).observe(seconds)
-
     def close(self, state: RequestState, now_s: float) -> None:
         """Count, record and trace a request that has ended."""
         if state.turn is None:
@@ -85,7 +79,7 @@ class Ledger:
 
     def _learn(self, turn: TurnState) -> None:
         usage = turn.usage
-        if usage is None or turn.outcome is not Outcome.OK:
+        if usage is None or turn.outcome is not Outcome.OK or not turn.request.dialect.generates:
             return
         self._features.outputs.observe(turn.request.model, usage.completion_tokens or 0)
         self._features.tokens.learn(turn.request.model, turn.request.size_bytes, usage.prompt_tokens)
@@ -162,6 +156,8 @@ class Ledger:
         counter(metrics.REQUESTS, path, record.reason.value, str(record.status)).add()
         distribution(metrics.E2E, path).observe(record.e2e_ms / 1e3)
         distribution(metrics.QUEUE, path).observe(turn.queued_s)
+        if not turn.request.dialect.generates:
+            return
         for metric, value_ms in (
             (metrics.TTFT, record.ttft_ms),
             (metrics.PATH_TTFT, record.path_ttft_ms),
@@ -189,7 +185,7 @@ def _cached(record: TurnRecord) -> int | None:
 def _attributes(turn: TurnState, record: TurnRecord) -> dict[str, Any]:
     """What a turn can be searched by; the GenAI names are OpenTelemetry's. What is not known is left out."""
     found = {
-        "gen_ai.operation.name": "chat" if turn.request.chat else "text_completion",
+        "gen_ai.operation.name": turn.request.dialect.operation,
         "gen_ai.provider.name": "ppd",
         "gen_ai.request.model": record.model,
         "gen_ai.conversation.id": record.session_id or None,

@@ -6,12 +6,12 @@ import logging
 import msgspec
 
 from controlplane import errors
+from controlplane.dialects.base import Dialect, Prefilled
 from controlplane.engines.upstream import Connection, UpstreamError
 from controlplane.engines.worker import Worker
 from controlplane.settings import FrontendSettings
 from controlplane.telemetry import metrics
 from controlplane.turn import handoff
-from controlplane.turn.handoff import Prefilled
 
 _RELEASE_S = 5.0
 _COUNT_S = 2.0
@@ -19,8 +19,6 @@ _MAX_RELEASES = 64
 _ERROR_BYTES = 64 * 1024
 # What an engine says of the request itself; any other refusal is the engine's own trouble.
 _CLIENTS_FAULT = frozenset({400, 413, 422, 501})
-# Where 404 says that the engine lacks the model, not that it lacks a response, or the endpoint.
-_OF_TURNS = frozenset({b"/v1/chat/completions", b"/v1/completions"})
 
 
 class EngineFailedError(Exception):
@@ -58,7 +56,13 @@ class Engines:
         self._loop = asyncio.get_running_loop()
 
     async def send(
-        self, worker: Worker, path: bytes, headers: bytes, body: bytes, first_byte_s: float
+        self,
+        worker: Worker,
+        path: bytes,
+        headers: bytes,
+        body: bytes,
+        first_byte_s: float,
+        dialect: Dialect,
     ) -> Connection:
         """Until the answer's head is there with status 200; the caller closes the connection.
 
@@ -77,7 +81,7 @@ class Engines:
             answer = b""
         finally:
             connection.close()
-        if connection.status in _CLIENTS_FAULT or (connection.status == 404 and path not in _OF_TURNS):
+        if connection.status in _CLIENTS_FAULT or (connection.status == 404 and dialect.not_found_is_final):
             raise errors.of_engine(connection.status, answer)
         worker.failed(self._loop.time())
         self._log.warning("%s answered %d: %r", worker.name, connection.status, answer[:300])
@@ -90,14 +94,14 @@ class Engines:
         return EngineFailedError(worker, error.kind, str(error))
 
     async def prefill(
-        self, worker: Worker, path: bytes, headers: bytes, body: bytes, request_id: str
+        self, worker: Worker, path: bytes, headers: bytes, body: bytes, request_id: str, dialect: Dialect
     ) -> Prefilled:
         """The hop through P. Raises EngineFailedError or ApiError."""
         try:
-            connection = await self.send(worker, path, headers, body, self._settings.prefill_s)
+            connection = await self.send(worker, path, headers, body, self._settings.prefill_s, dialect)
             try:
                 answer = await connection.read_all(self._settings.max_answer_bytes)
-                return handoff.read_prefilled(answer)
+                return dialect.prefilled(answer)
             except UpstreamError as error:
                 raise self.failed(worker, error) from None
             except msgspec.DecodeError as error:

@@ -2,22 +2,23 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import msgspec
 from opentelemetry.trace import Span
 
 from controlplane import errors
+from controlplane.dialects.base import Prefilled, Seen
 from controlplane.engines.upstream import Connection, UpstreamError
 from controlplane.engines.worker import Reservation, Worker
 from controlplane.http.exchange import Headers
 from controlplane.settings import FrontendSettings
 from controlplane.telemetry import metrics
-from controlplane.turn import handoff, stream
-from controlplane.turn.handoff import Prefilled
+from controlplane.turn import handoff
 from controlplane.turn.leg import EngineFailedError, Engines, StreamBrokenError
 from controlplane.turn.route import Plan, Router
 from controlplane.turn.state import TurnState
-from controlplane.turn.stream import Seen, StreamWatch
+from controlplane.turn.stored import StoredResponses
 from ppd.core import names
 
 MAX_TRIES = 3  # of the hop through P
@@ -33,8 +34,14 @@ class Legs:
     """Carries out a plan."""
 
     def __init__(
-        self, settings: FrontendSettings, router: Router, engines: Engines, logger: logging.Logger
+        self,
+        settings: FrontendSettings,
+        router: Router,
+        engines: Engines,
+        stored: StoredResponses,
+        logger: logging.Logger,
     ) -> None:
+        self._stored = stored
         self._settings = settings
         self._router = router
         self._engines = engines
@@ -94,7 +101,12 @@ class Legs:
                 body = handoff.prefill_body(turn.request, held, parent, turn.request_id)
                 try:
                     prefilled = await self._engines.prefill(
-                        worker, turn.engine_path, turn.engine_headers(span, "-p"), body, turn.request_id
+                        worker,
+                        turn.engine_path,
+                        turn.engine_headers(span, "-p"),
+                        body,
+                        turn.request_id,
+                        turn.request.dialect,
                     )
                 except EngineFailedError as error:
                     span.set_attribute("ppd.error", str(error))
@@ -120,7 +132,12 @@ class Legs:
         body = handoff.decode_body(turn.request, kv, turn.spans.parent_of(span), turn.request_id, hold)
         try:
             return await self._engines.send(
-                worker, turn.engine_path, turn.engine_headers(span), body, self._settings.first_byte_s
+                worker,
+                turn.engine_path,
+                turn.engine_headers(span),
+                body,
+                self._settings.first_byte_s,
+                turn.request.dialect,
             )
         except EngineFailedError as error:
             if prefilled is not None and error.kind in ("refused", "connect-timeout"):
@@ -133,19 +150,24 @@ class Legs:
         self, turn: TurnState, worker: Worker, connection: Connection, reservation: Reservation
     ) -> None:
         """The head goes out with the first bytes, so that until then the turn can move to another D."""
-        client = turn.client
+        client, dialect = turn.client, turn.request.dialect
         try:
             data = await connection.read()
+            while data and not dialect.begun(data):
+                more = await connection.read()
+                if not more:
+                    break
+                data += more
             if not data:
                 raise UpstreamError("empty", "the engine's stream was empty")
-            _raise_first_error(worker, data)
+            _raise_first_error(worker, dialect.first_error(data))
         except UpstreamError as error:
             raise self._engines.failed(worker, error) from None
         reservation.prefilled()
         watch = turn.watch
         if watch is None:
-            watch = StreamWatch(turn.request.wants_usage, turn.request.n == 1, turn.reported_cached)
-            turn.watch = watch
+            watch = turn.watch = dialect.watch(turn.request, turn.reported_cached)
+            self._stored.note(dialect.response_id(data), worker)
             turn.first_token(self._loop.time())
             client.start(200, [*_STREAM_HEADERS, *turn.headers()])
         else:
@@ -185,11 +207,12 @@ class Legs:
         seen = Seen()
         try:
             data = await connection.read_all(self._settings.max_answer_bytes)
-            clean = stream.whole_answer(data, seen, turn.reported_cached)
+            clean = turn.request.dialect.whole(data, seen, turn.reported_cached)
         except UpstreamError as error:
             raise self._engines.failed(worker, error) from None
         except msgspec.DecodeError as error:
             raise EngineFailedError(worker, "protocol", f"its answer is no such JSON: {error}") from None
+        self._stored.note(seen.response_id, worker)
         turn.seen_whole(seen, self._loop.time())
         turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
 
@@ -197,13 +220,13 @@ class Legs:
         """P's one token ended the answer: it is the client's, and D is not needed."""
         turn.answered_by_prefill()
         seen = Seen()
-        clean = stream.whole_answer(prefilled.body, seen, None)
+        dialect = turn.request.dialect
+        clean = dialect.whole(prefilled.body, seen, None)
         now_s = self._loop.time()
         if turn.watch is not None:  # of a stream that moved here
             turn.seen(seen, now_s)
             turn.watch.resume(None)
-            events = stream.as_stream(clean, turn.request.chat, turn.request.wants_usage)
-            turn.client.end(turn.watch.feed(events))
+            turn.client.end(turn.watch.feed(dialect.as_stream(clean, turn.request)))
             return
         if not turn.request.stream:
             turn.seen_whole(seen, now_s)
@@ -212,19 +235,14 @@ class Legs:
         turn.first_token(now_s)
         turn.seen(seen, now_s)
         turn.client.start(200, [*_STREAM_HEADERS, *turn.headers()])
-        events = stream.as_stream(clean, turn.request.chat, turn.request.wants_usage)
-        turn.client.end(events)
+        turn.client.end(dialect.as_stream(clean, turn.request))
 
 
-def _raise_first_error(worker: Worker, data: bytes) -> None:
+def _raise_first_error(worker: Worker, found: tuple[bytes, Any] | None) -> None:
     """A stream that begins with an error event has not begun. Raises EngineFailedError or ApiError."""
-    if not data.startswith(b'data: {"error"'):
+    if found is None:
         return
-    event = data[6:].split(b"\n\n")[0]
-    try:
-        code = msgspec.json.decode(event)["error"].get("code")
-    except (msgspec.DecodeError, KeyError, AttributeError, TypeError):
-        code = None
+    payload, code = found
     if code in (400, 422):
-        raise errors.of_engine(code, event)
+        raise errors.of_engine(code, payload)
     raise EngineFailedError(worker, "stream-error", "its stream began with an error")

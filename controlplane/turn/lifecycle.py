@@ -2,39 +2,30 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 from opentelemetry.trace import Tracer
 
 from controlplane.admission.entry import Entry, traced, unguarded
 from controlplane.admission.gate import Gate
+from controlplane.dialects.endpoints import ENDPOINTS, Endpoint, shape_of
 from controlplane.engines.cluster import Cluster
 from controlplane.errors import STOPPING, ApiError
 from controlplane.http.asgi import Asgi
 from controlplane.http.exchange import Exchange
 from controlplane.telemetry.spans import Spans
+from controlplane.turn.handler import TurnHandler
 from controlplane.turn.ledger import Ledger
 from controlplane.turn.state import RequestState
 
 
-class Handler(Protocol):
-    """Serves the requests of some endpoints."""
-
-    def read(self, state: RequestState) -> str:
-        """Parse the request and return the name of its model. Raises ApiError."""
-
-    def serve(self, state: RequestState) -> Awaitable[None]:
-        """Answer it. Raises ApiError."""
-
-
 class Lifecycle:
-    """Serves exchanges: those of `handlers` (by path, POST only) on engines, all others by `surface`."""
+    """Serves exchanges: what is posted to ENDPOINTS on engines, all else by `surface`."""
 
     def __init__(
         self,
         entry: Entry,
-        handlers: Mapping[str, Handler],
+        turns: TurnHandler,
         surface: Asgi,
         cluster: Cluster,
         gate: Gate,
@@ -44,7 +35,7 @@ class Lifecycle:
         logger: logging.Logger,
     ) -> None:
         self._entry = entry
-        self._handlers = handlers
+        self._turns = turns
         self._surface = surface
         self._cluster = cluster
         self._gate = gate
@@ -59,7 +50,7 @@ class Lifecycle:
         error = self._entry.judge(exchange)
         if error is not None:
             return error
-        if self._handler(exchange) is None:
+        if self._endpoint(exchange) is None:
             return self._surface.judge(exchange)
         if exchange.headers.get(b"content-encoding", b"identity") != b"identity":
             return ApiError(415, "compressed request bodies are not supported")
@@ -73,18 +64,18 @@ class Lifecycle:
         if self._entry.preflight(exchange):
             self._entry.log(exchange)
             return
-        handler = self._handler(exchange)
-        state = RequestState(exchange, self._spans(exchange, handler), self._clock())
+        endpoint = self._endpoint(exchange)
+        state = RequestState(exchange, endpoint, self._spans(exchange, endpoint), self._clock())
         key = None
         try:
             if exchange.refusal is not None:
                 raise exchange.refusal
             key = self._entry.enter(exchange)
-            if handler is None:
+            if endpoint is None:
                 await self._surface(exchange)
                 state.status = exchange.status or 499
             else:
-                await self._relay(state, handler)
+                await self._relay(state, endpoint)
         except ApiError as error:
             self._fail(state, error)
         except asyncio.CancelledError:
@@ -101,32 +92,33 @@ class Lifecycle:
         finally:
             exchange.unwatch()
             self._entry.leave(key)
-            if handler is not None:
+            if endpoint is not None:
                 self._ledger.close(state, self._clock())
             else:
                 state.spans.end(state.status, state.error_type, {})
             self._entry.log(exchange)
 
-    def _handler(self, exchange: Exchange) -> Handler | None:
-        return self._handlers.get(exchange.path) if exchange.method == "POST" else None
+    @staticmethod
+    def _endpoint(exchange: Exchange) -> Endpoint | None:
+        return ENDPOINTS.get(exchange.path) if exchange.method == "POST" else None
 
-    def _spans(self, exchange: Exchange, handler: Handler | None) -> Spans:
+    def _spans(self, exchange: Exchange, endpoint: Endpoint | None) -> Spans:
         """Every request has a server span but those of health checks, scrapes and operators' pages."""
-        if handler is None and unguarded(exchange.path):
+        if endpoint is None and unguarded(exchange.path):
             return Spans(None, exchange.headers, "")
-        name = f"POST {exchange.path}" if handler is not None else exchange.method
+        name = f"POST {endpoint.path}" if endpoint is not None else exchange.method
         spans = Spans(self.tracer, exchange.headers, name)
         if trace_id := spans.trace_id:
             traced(exchange, trace_id)
         return spans
 
-    async def _relay(self, state: RequestState, handler: Handler) -> None:
+    async def _relay(self, state: RequestState, endpoint: Endpoint) -> None:
         """Parse, wait for a place, and have the engines answer before the deadline."""
-        self._cluster.check(handler.read(state))
+        self._cluster.check(self._turns.read(state, endpoint.dialect))
         state.client.watch(state.started_s + self._turn_s)
         await self._admit(state)
         try:
-            await handler.serve(state)
+            await self._turns.serve(state)
         finally:
             self._gate.leave()
 
@@ -144,4 +136,4 @@ class Lifecycle:
     @staticmethod
     def _fail(state: RequestState, error: ApiError, error_type: str = "") -> None:
         state.failed(error, error_type)
-        state.client.fail(error, state.headers())
+        state.client.fail(error, state.headers(), shape_of(state.client.path))

@@ -2,13 +2,13 @@
 
 import msgspec
 
+from controlplane.dialects.base import Request
 from controlplane.engines.cluster import Cluster, compatible
 from controlplane.engines.links import Links
 from controlplane.engines.worker import Worker
 from controlplane.errors import NO_WORKER, ApiError
 from controlplane.shared.tables import Tables
 from controlplane.turn.features import Conversation
-from controlplane.turn.parse import Request
 from ppd.core import place
 from ppd.core.decision import Decision, Policy, WorkerView
 from ppd.core.learning.link import LinkCost

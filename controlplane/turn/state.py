@@ -8,15 +8,14 @@ from typing import Any
 
 from opentelemetry.trace import Span
 
+from controlplane.dialects.base import Prefilled, Request, Seen, Usage, Watch
+from controlplane.dialects.endpoints import Endpoint
 from controlplane.engines.worker import Worker
 from controlplane.errors import ApiError
 from controlplane.http.exchange import Exchange, Headers
 from controlplane.telemetry.spans import Spans
 from controlplane.turn.features import Conversation
-from controlplane.turn.handoff import Prefilled, Usage
-from controlplane.turn.parse import Request
 from controlplane.turn.route import Plan
-from controlplane.turn.stream import Seen, StreamWatch
 from ppd.core.names import (
     H_DECODE,
     H_PREFILL,
@@ -38,10 +37,11 @@ class RequestState:
     """One request, and how it ended."""
 
     request: Request  # once it is parsed
-    asked: Any
 
-    def __init__(self, client: Exchange, spans: Spans, started_s: float) -> None:
+    def __init__(self, client: Exchange, endpoint: Endpoint | None, spans: Spans, started_s: float) -> None:
+        """`endpoint`: None where no engine serves it."""
         self.client = client
+        self.endpoint = endpoint
         self.spans = spans
         self.request_id: str = client.visit.request_id
         self.started_s = started_s
@@ -96,7 +96,7 @@ class TurnState:
         self.path = plan.path
         self.reason = plan.reason
         self.moved: Reason | None = None
-        self.watch: StreamWatch | None = None  # once a stream has begun
+        self.watch: Watch | None = None  # once a stream has begun
         self.migrations = 0
         self.prefill_worker: Worker | None = None
         self.prefill_s = 0.0

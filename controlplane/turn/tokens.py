@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from controlplane.turn.body_prefix import Remembered
+from controlplane.dialects.body_prefix import Remembered
 from ppd.core.identity import Message
 from ppd.core.predict import blend
 

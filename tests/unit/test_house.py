@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 SERVICES = ("controlplane", "planner", "workers", "simulator")
 # The frontend's rooms, from the bottom to the top.
 ROOMS = (
-    *("errors", "settings", "http", "telemetry", "engines", "shared", "admission", "turn", "api", "ui"),
-    *("app", "processes", "main"),
+    *("errors", "settings", "http", "telemetry", "engines", "shared", "admission", "dialects", "turn"),
+    *("api", "ui", "app", "processes", "main"),
 )
 MAX_FILE_BYTES = 16_000
 IMPURE = {

@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from controlplane.dialects.body_prefix import Prefixes
+from controlplane.dialects.openai import Chat
 from controlplane.engines.cluster import Cluster as Frontend
 from controlplane.engines.links import Links
 from controlplane.engines.worker import Reservation
 from controlplane.shared.tables import Tables
 from controlplane.turn.features import Conversation as Known
-from controlplane.turn.parse import Request
 from controlplane.turn.route import Router
 from ppd.core import policies, seeds
 from ppd.core.decision import Weights
@@ -91,7 +92,7 @@ class Replay:
         self._open: dict[int, tuple[Reservation | None, Reservation]] = {}
 
     def plan(self, standing: Standing, now_s: float) -> tuple[Any, ...]:
-        request = Request(BODY, True, {})
+        request = Chat().parse(BODY, {}, Prefixes())
         session = Session("s")
         session.decode_worker, session.prefill_worker = standing.home, standing.prefill
         mark = Mark(1, 2, 1, 0, 0)

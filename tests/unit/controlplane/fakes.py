@@ -7,6 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.unit.controlplane import fake_dialects
+
+_WHOLE = {"/v1/messages": fake_dialects.messages, "/v1/responses": fake_dialects.responses}
+_EVENTS = {"/v1/messages": fake_dialects.messages_events, "/v1/responses": fake_dialects.responses_events}
+_UTILITIES = ("/tokenize", "/detokenize", "/v1/messages/count_tokens")
+_PROMPTS = ("messages", "prompt", "input")
+
 
 @dataclass
 class Fault:
@@ -144,7 +151,7 @@ class FakeEngine:
         return words
 
     def _usage(self, seen: Seen, n_out: int) -> dict[str, Any]:
-        prompt = len(json.dumps(seen.body.get("messages") or seen.body.get("prompt")))
+        prompt = len(json.dumps(next((seen.body[name] for name in _PROMPTS if seen.body.get(name)), None)))
         return {
             "prompt_tokens": prompt,
             "completion_tokens": n_out,
@@ -154,6 +161,11 @@ class FakeEngine:
         }
 
     def _whole(self, seen: Seen, words: list[str], finish: str) -> dict[str, Any]:
+        if (dialect := _WHOLE.get(seen.path)) is not None:
+            usage = self._usage(seen, len(words))
+            return dialect(self.answer_id, seen.body["model"], words, finish, usage)
+        if seen.path in _UTILITIES:
+            return fake_dialects.utility(seen.path, self._usage(seen, 0))
         chat = "messages" in seen.body
         text = "".join(words)
         choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
@@ -191,6 +203,47 @@ class FakeEngine:
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
         )
+
+        def send(event: bytes) -> None:
+            data = event + b"\n\n"
+            writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+        *events, last = self._events(seen)
+        for number, event in enumerate(events):
+            if fault and fault.after == number:
+                if fault.kind == "close":
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+                    writer.transport.abort()
+                    raise ConnectionError
+                if fault.kind == "stall":
+                    await self._stall(seen, reader)
+                if fault.kind == "error-event":
+                    send(self._error_event(seen, fault.body))
+                    break
+                if fault.kind in ("empty", "truncate"):
+                    break
+            send(event)
+            await writer.drain()
+            if self.chunk_gap_s:
+                await asyncio.sleep(self.chunk_gap_s)
+        else:
+            send(last)
+            if self.late_end_s:
+                await asyncio.sleep(self.late_end_s)
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+    @staticmethod
+    def _error_event(seen: Seen, body: bytes) -> bytes:
+        data = json.dumps(json.loads(body), separators=(",", ":")).encode()
+        return (b"event: error\n" if seen.path in _WHOLE else b"") + b"data: " + data
+
+    def _events(self, seen: Seen) -> list[bytes]:
+        """All events of a streamed answer."""
+        if (dialect := _EVENTS.get(seen.path)) is not None:
+            usage = self._usage(seen, len(self.words))
+            return dialect(self.answer_id, seen.body["model"], self.words, usage)
         chat = "messages" in seen.body
         base = {
             "id": self.answer_id,
@@ -198,15 +251,6 @@ class FakeEngine:
             "created": 1,
             "model": seen.body["model"],
         }
-
-        def send(event: dict[str, Any] | bytes) -> None:
-            data = (
-                event
-                if isinstance(event, bytes)
-                else b"data: " + json.dumps(event, separators=(",", ":")).encode()
-            )
-            data += b"\n\n"
-            writer.write(b"%x\r\n%b\r\n" % (len(data), data))
 
         events: list[dict[str, Any]] = []
         if chat:
@@ -230,30 +274,8 @@ class FakeEngine:
                     for i, each in enumerate(events)
                 ]
             events.append({**base, "choices": [], "usage": self._usage(seen, self.per_chunk * len(parts))})
-        for number, event in enumerate(events):
-            if fault and fault.after == number:
-                if fault.kind == "close":
-                    await writer.drain()
-                    await asyncio.sleep(0.01)
-                    writer.transport.abort()
-                    raise ConnectionError
-                if fault.kind == "stall":
-                    await self._stall(seen, reader)
-                if fault.kind == "error-event":
-                    send(json.loads(fault.body))
-                    break
-                if fault.kind in ("empty", "truncate"):
-                    break
-            send(event)
-            await writer.drain()
-            if self.chunk_gap_s:
-                await asyncio.sleep(self.chunk_gap_s)
-        else:
-            send(b"data: [DONE]")
-            if self.late_end_s:
-                await asyncio.sleep(self.late_end_s)
-        writer.write(b"0\r\n\r\n")
-        await writer.drain()
+        encoded = [b"data: " + json.dumps(each, separators=(",", ":")).encode() for each in events]
+        return [*encoded, b"data: [DONE]"]
 
     async def _json(self, writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
         writer.write(

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from controlplane.errors import ApiError
+from controlplane.errors import ANTHROPIC, OPENAI, RESPONSES, ApiError
 from controlplane.http import server
 from ppd.core.names import Role
 from tests.unit.controlplane.conftest import P_D, Stack, running
@@ -119,7 +119,8 @@ async def test_nor_does_a_path_or_an_engines_word(stack: Stack) -> None:
         async with stack.http.get(stack.url + path) as response:
             assert 400 <= response.status < 500
             assert len(await response.read()) < 3000
-    assert len(ApiError(400, LONG, param=LONG, code=LONG).body()) < 3000
+    for shape in (OPENAI, RESPONSES, ANTHROPIC):
+        assert len(shape.body(ApiError(400, LONG, param=LONG, code=LONG))) < 3000
 
 
 async def test_a_short_name_is_repeated_whole() -> None:

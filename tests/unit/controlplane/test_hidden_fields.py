@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from controlplane.turn.parse import MAX_MESSAGES
+from controlplane.dialects.fields import MAX_MESSAGES
 from controlplane.turn.tokens import TokenCounter
 from ppd.core.identity import Message
 from tests.unit.controlplane.conftest import Stack

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from controlplane.dialects.base import Request
+from controlplane.dialects.body_prefix import MIN_BYTES, Prefixes
+from controlplane.dialects.openai import Chat, Completions
 from controlplane.errors import ApiError
-from controlplane.turn.body_prefix import MIN_BYTES, Prefixes
-from controlplane.turn.parse import Request
 from ppd.core import identity
 
 pytestmark = pytest.mark.unit
@@ -63,10 +64,10 @@ def test_every_turn_of_a_chat_reads_the_same(seed: int) -> None:
         data = text.encode()
         known = len(prefixes)
         headers = {b"x-session-id": b"s"} if rng.random() < 0.2 else {}
-        same(Request(data, True, headers, prefixes), Request(data, True, headers))
+        same(Chat().parse(data, headers, prefixes), Chat().parse(data, headers, Prefixes()))
         hits += known > 0 and len(prefixes) == known
         if what > 0.9:  # the same question again
-            same(Request(data, True, headers, prefixes), Request(data, True, headers))
+            same(Chat().parse(data, headers, prefixes), Chat().parse(data, headers, Prefixes()))
         listed.append(message(rng, "assistant"))
     assert hits > 0
 
@@ -78,7 +79,7 @@ def body(messages: list[dict[str, Any]], **more: Any) -> bytes:
 def long_chat() -> tuple[Prefixes, list[dict[str, Any]]]:
     listed = [{"role": "user", "content": "x" * 2 * MIN_BYTES}]
     prefixes = Prefixes()
-    Request(body(listed), True, {}, prefixes)
+    Chat().parse(body(listed), {}, prefixes)
     assert len(prefixes) == 1
     return prefixes, listed
 
@@ -99,9 +100,9 @@ def test_errors_are_those_of_the_whole_body(tail: bytes, param: str | None) -> N
     prefixes, listed = long_chat()
     data = body(listed).removesuffix(b"]}") + tail
     errors = []
-    for known in (prefixes, None):
+    for known in (prefixes, Prefixes()):
         with pytest.raises(ApiError) as caught:
-            Request(data, True, {}, known)
+            Chat().parse(data, {}, known)
         errors.append((caught.value.message, caught.value.param))
     assert errors[0] == errors[1]
     if param:
@@ -117,28 +118,28 @@ def test_a_second_field_of_that_name_is_never_mistaken_for_the_first() -> None:
         json.dumps({"metadata": {"messages": more}, "model": "m", "messages": more}).encode(),
     ):
         for _ in range(2):
-            same(Request(data, True, {}, prefixes), Request(data, True, {}))
+            same(Chat().parse(data, {}, prefixes), Chat().parse(data, {}, Prefixes()))
 
 
 def test_what_is_remembered_is_bounded() -> None:
     prefixes = Prefixes(max_messages=100)
     for chat in range(200):
         listed = [{"role": "user", "content": f"{chat} " + "x" * MIN_BYTES}] * 3
-        Request(body(listed), True, {}, prefixes)
+        Chat().parse(body(listed), {}, prefixes)
     assert 1 < len(prefixes) <= 100 // 3
-    Request(body([{"role": "user", "content": "x" * 999}] * 60), True, {}, prefixes)
+    Chat().parse(body([{"role": "user", "content": "x" * 999}] * 60), {}, prefixes)
     assert len(prefixes) <= 100 // 3
 
 
 def test_short_bodies_and_other_kinds_are_not_kept() -> None:
     prefixes = Prefixes()
-    Request(body([{"role": "user", "content": "x"}]), True, {}, prefixes)
-    Request(json.dumps({"model": "m", "prompt": "x" * 2 * MIN_BYTES}).encode(), False, {}, prefixes)
+    Chat().parse(body([{"role": "user", "content": "x"}]), {}, prefixes)
+    Completions().parse(json.dumps({"model": "m", "prompt": "x" * 2 * MIN_BYTES}).encode(), {}, prefixes)
     assert len(prefixes) == 0
 
 
 def test_what_counts_as_the_same_beginning_cannot_be_worked_out_beforehand() -> None:
-    code = "from controlplane.turn.body_prefix import _digests; print(_digests(memoryview(bytes(20_000))))"
+    code = "from controlplane.dialects import body_prefix as b; print(b._digests(memoryview(bytes(20_000))))"
     ran = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         for _ in range(2)
@@ -154,15 +155,15 @@ def test_nobody_fills_the_memory_with_ids() -> None:
             {"role": "assistant", "tool_calls": [{"id": call}]},
         ]
         data = json.dumps({"model": "m", "messages": messages}).encode()
-        Request(data, True, {}, prefixes)
+        Chat().parse(data, {}, prefixes)
         assert len(prefixes) == 0
 
 
 def test_what_is_no_space_in_json_is_none() -> None:
     prefixes = Prefixes()
     first = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 20_000}]}).encode()
-    Request(first, True, {}, prefixes)
+    Chat().parse(first, {}, prefixes)
     assert len(prefixes) == 1
     more = b',\x0b{"role": "user", "content": "y"}]}'
     with pytest.raises(ApiError):
-        Request(first[:-2] + more, True, {}, prefixes)
+        Chat().parse(first[:-2] + more, {}, prefixes)

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.turn import sent_text
-from controlplane.turn.body_prefix import _small
-from controlplane.turn.sent_text import Sent
-from controlplane.turn.stream import Seen, whole_answer
+from controlplane.dialects import sent_text
+from controlplane.dialects.base import Seen
+from controlplane.dialects.body_prefix import _small
+from controlplane.dialects.openai_stream import whole_answer
+from controlplane.dialects.sent_text import Sent
 from ppd.core import identity
 from ppd.core.identity import Message, mark_of
 

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 Fields = dict[str, msgspec.Raw]
+INTERNALS = ("kv_transfer_params", "ec_transfer_params")  # of an answer: they are not for clients
 
 _decoder = msgspec.json.Decoder(Fields)
 _encode = msgspec.json.Encoder().encode

@@ -4,9 +4,9 @@ import copy
 
 import msgspec
 
-from controlplane.turn import body as bodies
-from controlplane.turn.parse import Request
-from controlplane.turn.sent_text import Sent
+from controlplane.dialects import body as bodies
+from controlplane.dialects.base import Request
+from controlplane.dialects.sent_text import Sent
 
 # With these an answer's text alone does not say how it goes on.
 _NOT_BY_TEXT = (
@@ -25,7 +25,7 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "min_tokens")
 _TRUE, _FALSE, _NULL = msgspec.Raw(b"true"), msgspec.Raw(b"false"), b"null"
 
 
-def continuation(request: Request, sent: Sent) -> Request | None:
+def continuation(request: Request, sent: Sent, chat: bool) -> Request | None:
     """The request by which another engine goes on after `sent`; None where that cannot be expressed, or
     where the limit leaves nothing to go on with."""
     if request.one_engine or not sent.plain or _asks(request):
@@ -39,7 +39,7 @@ def continuation(request: Request, sent: Sent) -> Request | None:
             if left < 1 and name != "min_tokens":
                 return None
             fields[name] = bodies.raw(max(left, 0))
-    if request.chat:
+    if chat:
         answer = bodies.raw({"role": "assistant", "content": sent.text})
         fields["messages"] = msgspec.Raw(
             bytes(fields["messages"]).rstrip()[:-1] + b"," + bytes(answer) + b"]"

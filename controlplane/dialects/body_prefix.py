@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
-from controlplane.turn import body as bodies
+from controlplane.dialects import body as bodies
 from ppd.core.identity import HEAD_CHARS, TAIL_CHARS, Message
 
 MIN_BYTES = 16 * 1024  # a shorter body is parsed as fast as it is recognized

@@ -1,12 +1,13 @@
 """What of a streamed answer was sent: kept as it went by, and read only when somebody asks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from ppd.core.identity import AnswerMark, mark_of_pieces
 
-_TOOL_CALLS = b'"tool_calls"'
+_TOOL_CALLS = (b'"tool_calls"', b'"tool_use"', b'"call_id"')  # one of each API
+_NOT_TEXT = "…"
 _RAW_BYTES = 64 * 1024  # of events kept unread; beyond that they are boiled down to their text
 
 
@@ -36,6 +37,15 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
     token_ids: list[int] | None = None  # where the client asked for them
     logprobs: _Logprobs | None = None
+
+    @classmethod
+    def of(
+        cls, piece: str, *, plain: bool = True, finish: str | None = None, tool_call_id: str | None = None
+    ) -> "Choice":
+        """What an event of another API adds."""
+        calls = [_ToolCall(tool_call_id)] if tool_call_id else None
+        part = _Part(piece, reasoning=None if plain else _NOT_TEXT, tool_calls=calls)
+        return cls(delta=part, finish_reason=finish)
 
     @property
     def piece(self) -> str:
@@ -81,21 +91,16 @@ def choices_of(answer: bytes) -> list[Choice]:
     return _events.decode(answer).choices
 
 
-def _choices(events: Iterable[bytes]) -> Iterator[list[Choice]]:
-    for event in events:
-        if event.startswith(b"data: {"):
-            try:
-                choices = choices_of(event[6:])
-            except msgspec.DecodeError:
-                continue
-            if choices:
-                yield choices
+def _openai(event: bytes) -> list[Choice]:
+    return choices_of(event[6:]) if event.startswith(b"data: {") else []
 
 
 class Sent:
     """The events of one stream. Tokens are those of all choices, everything else is the first one's."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[bytes], list[Choice]] = _openai) -> None:
+        """`read`: what one event adds. It may raise msgspec.DecodeError."""
+        self._read = read
         self._raw: list[bytes] = []
         self._size = 0
         self._text = ""  # of what is not raw any more
@@ -114,7 +119,7 @@ class Sent:
 
     def _boil_down(self) -> None:
         pieces = [self._text]
-        for choices in _choices(event for data in self._raw for event in data.split(b"\n\n")):
+        for choices in self._choices(event for data in self._raw for event in data.split(b"\n\n")):
             for each in choices:
                 self._count(each)
             choice = choices[0]
@@ -124,6 +129,15 @@ class Sent:
             self._tool_call_id = self._tool_call_id or choice.tool_call_id
         self._text = "".join(pieces)
         self._raw, self._size = [], 0
+
+    def _choices(self, events: Iterable[bytes]) -> Iterator[list[Choice]]:
+        for event in events:
+            try:
+                choices = self._read(event)
+            except msgspec.DecodeError:
+                continue
+            if choices:
+                yield choices
 
     def _count(self, choice: Choice) -> None:
         known = choice.exact_tokens
@@ -169,18 +183,18 @@ class Sent:
 
     def mark(self) -> AnswerMark:
         """The answer's mark, reading no more events than that needs."""
-        if not self._tool_call_id and any(_TOOL_CALLS in data for data in self._raw):
+        if not self._tool_call_id and any(name in data for data in self._raw for name in _TOOL_CALLS):
             self._boil_down()
         return mark_of_pieces(self._pieces(), self._pieces_backward(), self._tool_call_id)
 
     def _pieces(self) -> Iterator[str]:
         yield self._text
         for data in self._raw:
-            for choices in _choices(data.split(b"\n\n")):
+            for choices in self._choices(data.split(b"\n\n")):
                 yield choices[0].piece
 
     def _pieces_backward(self) -> Iterator[str]:
         for data in reversed(self._raw):
-            for choices in _choices(reversed(data.split(b"\n\n"))):
+            for choices in self._choices(reversed(data.split(b"\n\n"))):
                 yield choices[0].piece
         yield self._text

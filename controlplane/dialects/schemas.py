@@ -1,22 +1,21 @@
-"""The OpenAPI schemas of the endpoints that the HTTP server hands to `controlplane.turn`, not to FastAPI."""
+"""The OpenAPI schemas of the endpoints that engines serve."""
 
 from typing import Any
 
-from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class _Open(BaseModel):
+class Open(BaseModel):
     """Further fields pass through to the engine."""
 
     model_config = ConfigDict(extra="allow")
 
 
-class StreamOptions(_Open):
+class StreamOptions(Open):
     include_usage: bool | None = Field(None, description="send a last chunk with usage and no choices")
 
 
-class Message(_Open):
+class Message(Open):
     role: str
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
@@ -24,7 +23,7 @@ class Message(_Open):
     tool_call_id: str | None = None
 
 
-class _Common(_Open):
+class _Common(Open):
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -55,7 +54,7 @@ class CompletionRequest(_Common):
     echo: bool | None = None
 
 
-class ResponsesRequest(_Open):
+class ResponsesRequest(Open):
     model: str
     input: str | list[dict[str, Any]]
     instructions: str | None = None
@@ -65,7 +64,7 @@ class ResponsesRequest(_Open):
     tools: list[dict[str, Any]] | None = None
 
 
-class MessagesRequest(_Open):
+class MessagesRequest(Open):
     model: str
     messages: list[Message]
     max_tokens: int = Field(ge=0)
@@ -74,13 +73,20 @@ class MessagesRequest(_Open):
     tools: list[dict[str, Any]] | None = None
 
 
-class TokenizeRequest(_Open):
+class CountTokensRequest(Open):
+    model: str
+    messages: list[Message]
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class TokenizeRequest(Open):
     model: str
     prompt: str | None = None
     messages: list[Message] | None = None
 
 
-class DetokenizeRequest(_Open):
+class DetokenizeRequest(Open):
     model: str
     tokens: list[int]
 
@@ -96,54 +102,26 @@ class ErrorAnswer(BaseModel):
     error: Error
 
 
-class Usage(_Open):
+class AnthropicError(BaseModel):
+    type: str
+    message: str
+
+
+class AnthropicErrorAnswer(BaseModel):
+    type: str = "error"
+    error: AnthropicError
+
+
+class Usage(Open):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
 
 
-class Answer(_Open):
+class Answer(Open):
     id: str
     object: str
     created: int
     model: str
     choices: list[dict[str, Any]]
     usage: Usage | None = None
-
-
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer} for status in (400, 401, 404, 408, 413, 415, 429, 431, 500, 502, 503, 504)
-}
-_DOCUMENTED: dict[str, type[BaseModel]] = {
-    "/v1/chat/completions": ChatRequest,
-    "/v1/completions": CompletionRequest,
-    "/v1/responses": ResponsesRequest,
-    "/v1/messages": MessagesRequest,
-    "/v1/messages/count_tokens": MessagesRequest,
-    "/tokenize": TokenizeRequest,
-    "/detokenize": DetokenizeRequest,
-}
-
-
-_ANSWERS: dict[str, type[BaseModel]] = {"/v1/chat/completions": Answer, "/v1/completions": Answer}
-
-
-def document(app: FastAPI) -> None:
-    """Put them into the OpenAPI document. They are served before FastAPI sees them."""
-
-    async def served_before(body: Any) -> None:
-        raise AssertionError("this path is served before FastAPI sees it")
-
-    for path, model in _DOCUMENTED.items():
-        app.post(path, tags=["openai"], response_model=_ANSWERS.get(path, _Open), responses=_ERRORS)(
-            _typed(served_before, model)
-        )
-
-
-def _typed(handler: Any, model: type[BaseModel]) -> Any:
-    async def endpoint(body: Any) -> None:
-        await handler(body)
-
-    endpoint.__annotations__ = {"body": model, "return": None}
-    endpoint.__name__ = model.__name__
-    return endpoint

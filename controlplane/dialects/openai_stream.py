@@ -1,4 +1,4 @@
-"""Watches an answer go by: first token, usage, the answer's ends, and what must not reach the client.
+"""OpenAI's answers on their way to the client: usage, the answer's ends, and what must not reach the client.
 
 A streamed chunk is passed on as it came, and parsed only where it holds usage or the engine's KV parameters.
 """
@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from controlplane.turn import body as bodies
-from controlplane.turn.handoff import Usage
-from controlplane.turn.sent_text import Sent, choices_of
-from ppd.core.identity import AnswerMark, mark_of
+from controlplane.dialects import body as bodies
+from controlplane.dialects.base import Seen, Usage
+from controlplane.dialects.sent_text import Sent, choices_of
+from ppd.core.identity import mark_of
 
 _USAGE = b'"usage":'  # what an event must hold to be looked at
 _KV = b'"kv_transfer_params":'
@@ -20,16 +20,6 @@ DONE = _DONE + b"\n\n"
 
 
 _usages = msgspec.json.Decoder(Usage)
-
-
-class Seen:
-    """What was learned from an answer."""
-
-    def __init__(self) -> None:
-        self.usage: Usage | None = None
-        self.kv: dict[str, Any] | None = None  # D's parameters, for a pull-back
-        self.mark: AnswerMark | None = None
-        self.done = False  # the stream's last event was seen
 
 
 def reported_usage(raw: bytes, usage: Usage, cached_tokens: int | None) -> bytes:
@@ -60,9 +50,9 @@ def strip_answer(data: bytes, seen: Seen, cached_tokens: int | None, moved_token
     """
     fields = bodies.split(data)
     changed = False
-    if (kv := fields.pop("kv_transfer_params", None)) is not None:
-        changed = True
-        seen.kv = msgspec.json.decode(kv) or None
+    for name in bodies.INTERNALS:
+        if fields.pop(name, None) is not None:
+            changed = True
     usage = fields.get("usage")
     if usage is not None and bytes(usage) != b"null":
         seen.usage = _usages.decode(usage)

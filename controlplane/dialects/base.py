@@ -1,0 +1,159 @@
+"""What a turn needs to know of the API that it came by: its request, and an adapter for that API.
+
+A dialect reads a request, says how P is asked for one token of it and what D gets, and follows the answer on
+its way to the client. Everything else about a turn is the same for all dialects.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from controlplane.dialects.body import Fields
+from controlplane.dialects.body_prefix import Prefixes
+from controlplane.dialects.sent_text import Sent
+from controlplane.errors import OPENAI, ErrorShape
+from ppd.core.identity import AnswerMark, Message
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """An answer's token counts, in OpenAI's form, as far as they are read."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: _Details | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """-1 where the engine does not say."""
+        details = self.prompt_tokens_details
+        return -1 if details is None or details.cached_tokens is None else details.cached_tokens
+
+    @classmethod
+    def of(cls, prompt: int, completion: int, cached: int | None) -> "Usage":
+        """Counts that came in another form."""
+        return cls(prompt, completion, _Details(cached))
+
+
+class Seen:
+    """What was learned from an answer."""
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self.mark: AnswerMark | None = None
+        self.response_id = ""  # by which the client can refer to the answer
+        self.done = False  # the stream's last event was seen
+
+
+class Prefilled(NamedTuple):
+    """P's answer: the KV parameters for D, or P's own complete answer where its one token ended it."""
+
+    body: bytes
+    kv: bytes | None  # as P wrote them
+    finished: bool
+    prompt_tokens: int
+    cached_tokens: int  # -1 = P does not say
+
+
+class Watch(Protocol):
+    """One stream on its way to the client, over all engines that take part in it."""
+
+    seen: Seen
+    sent: Sent
+
+    def feed(self, data: bytes) -> bytes:
+        """What of `data`, and of an event begun before, the client gets now."""
+
+    def end(self) -> bytes:
+        """The engine's stream is over: what was left of an event."""
+
+    def resume(self, cached_tokens: int | None) -> None:
+        """Another engine goes on with the stream."""
+
+
+class Request(msgspec.Struct, kw_only=True):
+    """One request as the client asked for it."""
+
+    dialect: "Dialect"
+    fields: Fields  # of the body, as the client wrote them, without those that it must not set
+    model: str
+    size_bytes: int
+    messages: list[Message] = []  # the history; empty where it cannot be told apart
+    keys: list[int] = []  # of the history: see ppd.core.identity
+    explicit_id: str = ""  # the client's own id of the conversation
+    stream: bool = False
+    wants_usage: bool = True  # in a stream
+    n: int = 1
+    limit_tokens: int | None = None
+    one_engine: bool = False  # it cannot be handed from P to D
+    previous: str = ""  # the stored response that it continues
+
+
+class Dialect(ABC):
+    """One endpoint's API."""
+
+    operation: str  # OpenTelemetry's gen_ai.operation.name
+    errors: ErrorShape = OPENAI
+    generates = True  # it is a turn: the model makes tokens
+    # An engine's 404 is about what the client asked for, not about the engine: no other one is tried.
+    not_found_is_final = False
+
+    @abstractmethod
+    def parse(self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes) -> Request:
+        """Read a request's body. `prefixes`: of earlier bodies. Raises ApiError."""
+
+    @abstractmethod
+    def hold_to(self, request: Request, max_tokens: int) -> None:
+        """Let the answer have so many tokens at most. Raises ApiError where more are asked for."""
+
+    @abstractmethod
+    def whole(self, body: bytes, seen: Seen, cached_tokens: int | None) -> bytes:
+        """An answer that is not streamed as the client gets it; fills `seen`. `cached_tokens`: what usage
+        reports as cached; None = the engine's own figure. Raises msgspec.DecodeError."""
+
+    # --- of endpoints that generate tokens ---
+
+    def one_token(self, fields: Fields) -> None:
+        """Make a request one for P: a single token, not streamed."""
+        raise NotImplementedError
+
+    def for_decode(self, request: Request) -> Fields:
+        """What D's request says beside the client's fields, so that it reports its usage. Raises ApiError."""
+        return {}
+
+    def prefilled(self, body: bytes) -> Prefilled:
+        """Read P's answer. Raises msgspec.DecodeError."""
+        raise NotImplementedError
+
+    def watch(self, request: Request, cached_tokens: int | None) -> Watch:
+        """Follow a stream."""
+        raise NotImplementedError
+
+    def as_stream(self, body: bytes, request: Request) -> bytes:
+        """A whole answer, cleaned, as the stream that the client asked for. Raises msgspec.DecodeError."""
+        raise NotImplementedError
+
+    def begun(self, data: bytes) -> bool:
+        """Whether the first bytes of a stream show that the engine has made a token."""
+        return True
+
+    def first_error(self, data: bytes) -> tuple[bytes, Any] | None:
+        """The payload and code of the error that a stream begins with, if it does."""
+        return None
+
+    def continuation(self, request: Request, sent: Sent) -> Request | None:
+        """The request by which another engine continues a stream after `sent`; None where there is none."""
+        return None
+
+    def last_event(self) -> bytes | None:
+        """What ends a stream of which nothing else is missing; None where that cannot be made up."""
+        return None
+
+    def response_id(self, data: bytes) -> str:
+        """The id by which a client can refer to the response that a stream begins with."""
+        return ""

@@ -1,0 +1,114 @@
+"""Bytes -> the fields of a request's body: checked once, and rid of what a client must not set."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from controlplane.dialects import body as bodies
+from controlplane.errors import ApiError
+from ppd.core.names import H_SESSION
+
+# Fields by which a client could reach into the hand-off or the engines' routing.
+INTERNAL_FIELDS = frozenset(
+    {
+        "kv_transfer_params",
+        "ec_transfer_params",
+        "request_id",
+        "data_parallel_rank",
+        "bootstrap_host",
+        "bootstrap_port",
+        "bootstrap_room",
+    }
+)
+_FURTHER = "vllm_xargs"
+_T = TypeVar("_T")
+_SESSION = H_SESSION.encode()
+MAX_ID_CHARS = 512
+MAX_MESSAGES = 65_536  # no model's context has room for more, and hashing them holds up every other stream
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+def read(data: bytes, decoder: msgspec.json.Decoder[_T]) -> tuple[bodies.Fields, _T]:
+    """A body's fields, raw and as the decoder reads them. Raises ApiError (400)."""
+    try:
+        return bodies.split(data), decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise ApiError(400, explain(error), param=param_of(error)) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply") from None
+
+
+def drop_internal(fields: bodies.Fields) -> None:
+    """Those of vLLM's `vllm_xargs` too, which it takes for the same. Raises ApiError."""
+    if not INTERNAL_FIELDS.isdisjoint(fields):
+        for name in INTERNAL_FIELDS:
+            fields.pop(name, None)
+    further = fields.get(_FURTHER)
+    if further is not None and bytes(further) != b"null":
+        try:
+            inner = bodies.split(bytes(further))
+        except msgspec.DecodeError:
+            raise ApiError(400, f"{_FURTHER} must be an object", param=_FURTHER) from None
+        if not INTERNAL_FIELDS.isdisjoint(inner):
+            kept = {name: value for name, value in inner.items() if name not in INTERNAL_FIELDS}
+            fields[_FURTHER] = msgspec.Raw(bodies.join(kept))
+
+
+def explicit_id(
+    headers: Mapping[bytes, bytes], conversation: str | dict[str, Any] | None, key: str | None
+) -> str:
+    """The client's own id of the conversation: the header's, else the body's. Raises ApiError."""
+    if isinstance(conversation, dict):
+        conversation = str(conversation.get("id") or "")
+    found = headers.get(_SESSION, b"").decode("latin-1") or conversation or key or ""
+    if len(found) > MAX_ID_CHARS:
+        raise ApiError(400, f"a conversation's id may have at most {MAX_ID_CHARS} characters")
+    return found
+
+
+def model_of(name: str) -> str:
+    """Raises ApiError where none is named."""
+    if not name:
+        raise ApiError(400, "you must provide a model parameter", param="model")
+    return name
+
+
+class _Kv(msgspec.Struct):
+    do_remote_prefill: bool | None = None
+
+
+_params = msgspec.json.Decoder(_Kv | None)
+
+
+def usable_kv(raw: msgspec.Raw) -> bytes | None:
+    """KV parameters by which D can read what P computed. Raises msgspec.DecodeError."""
+    kv = bytes(raw)
+    params = _params.decode(kv) if kv else None
+    return kv if params is not None and params.do_remote_prefill else None
+
+
+def hold(fields: bodies.Fields, name: str, asked: int | None, most: int, default: int) -> int:
+    """Bound the field that limits an answer's length; returns the limit. Raises ApiError (400)."""
+    if asked is None:
+        fields[name] = bodies.raw(default)
+        return default
+    if asked > most:
+        raise ApiError(400, f"with this key an answer may have {most} tokens", param=name)
+    return asked
+
+
+def param_of(error: Exception) -> str | None:
+    """The field of msgspec's `... - at `$.messages[0].role``."""
+    text = str(error)
+    at = text.rfind("`$.")
+    return text[at + 3 :].rstrip("`") if at >= 0 else None
+
+
+def explain(error: Exception) -> str:
+    """What is wrong, for the client."""
+    param = param_of(error)
+    what = str(error).split(" - at ")[0]
+    return f"{param}: {what}" if param else f"the body is no such request: {what}"
