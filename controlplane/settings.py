@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 
 from ppd.core.decision import DEFAULT_SLO
 from ppd.core.policies import DEFAULT
-from ppd.runtime.settings import CommaList, Secret, ServiceSettings, secret
+from ppd.runtime.settings import CommaList, Secret, TracedSettings, secret
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -20,7 +20,7 @@ def _pairs(value: list[str]) -> list[str]:
     return value
 
 
-class FrontendSettings(ServiceSettings):
+class FrontendSettings(TracedSettings):
     """Flags of `ppd frontend`."""
 
     host: str = Field("127.0.0.1", description="address to listen on")
@@ -72,9 +72,10 @@ class FrontendSettings(ServiceSettings):
     tls_cert: Path | None = Field(None, description="certificate chain (PEM); with it only TLS is spoken")
     tls_key: Path | None = Field(None, description="its private key; empty: in the same file")
     access_log: str = Field("", description="file for a line of JSON per request; -: standard output")
-    trace_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
-        1.0,
-        description="share of the traces begun here that are recorded; of a client's own, the client decides",
+    trace_ratio: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="share of the traces begun here that are recorded; of a client's own, the client decides;"
+        " empty: as OTEL_TRACES_SAMPLER says, else all",
     )
     jaeger_url: str = Field(
         "",

@@ -16,3 +16,5 @@ if "CI" not in os.environ:
 # What somebody exported to try the program, as the quick start has it, is no setting of a test's.
 for _name in ("ADMIN_KEY", "API_KEY", "CONFIG", "ENGINE_KEY", "ETCD", "KEYS", "NAMESPACE", "NATS", "PORT"):
     os.environ.pop(f"PPD_{_name}", None)
+for _name in [name for name in os.environ if name.startswith("OTEL_") or name == "VLLM_API_KEY"]:
+    del os.environ[_name]

@@ -1,18 +1,18 @@
 """Settings of one worker: the agent and the engine beside it."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import CliSuppress
 
 from ppd.core.hardware import load_profile
-from ppd.runtime.settings import ServiceSettings
+from ppd.runtime.settings import TracedSettings
 
 OWN_OUTPUT = Path("-")
 
 
-class WorkerSettings(ServiceSettings):
+class WorkerSettings(TracedSettings):
     """Flags after a bare `--` go to vLLM untouched and win over what the agent chose."""
 
     role: Literal["prefill", "decode", "replica"] = Field(description="prefill, decode or replica")
@@ -64,7 +64,11 @@ class WorkerSettings(ServiceSettings):
     hang_s: float = Field(60, gt=0, description="an engine that answers no probe for so long is restarted")
     drain_s: float = Field(60, ge=0, description="how long streams and KV reads may take to end on SIGTERM")
     hardware: str = Field("", description="the hardware profile, such as h100-llama-3.1-8b")
-    sample_ratio: float = Field(1.0, ge=0, le=1, description="share of KV transfers without a turn to trace")
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="share of KV transfers without a turn to trace; empty: as OTEL_TRACES_SAMPLER says,"
+        " else all",
+    )
     engine_args: CliSuppress[list[str]] = Field([], description="what follows `--`")
 
     @field_validator("attach")

@@ -16,6 +16,7 @@ from controlplane.http.protocol import TOLD_SHARE
 from controlplane.processes.parent import Sibling
 from controlplane.settings import FrontendSettings
 from controlplane.shared.siblings import Siblings
+from ppd.core.names import SERVICE_FRONTEND
 from ppd.runtime import logs, open_files, tracing
 
 _WARM_S = 2.0
@@ -36,8 +37,8 @@ def run(settings: FrontendSettings, sibling: Sibling) -> int:
 async def _serve(settings: FrontendSettings, sibling: Sibling) -> int:
     log = logs.setup("frontend", settings.log_level, settings.log_json)
     tracer = None
-    if settings.otlp_endpoint:
-        tracer = tracing.setup("ppd-frontend", settings.otlp_endpoint, sample_ratio=settings.trace_ratio)
+    if (export := settings.export) is not None:
+        tracer = tracing.setup(SERVICE_FRONTEND, export, sample_ratio=settings.trace_ratio)
     quota = Quota(sibling.memory, settings.processes, sibling.number)
     siblings = Siblings(sibling.turns, settings.processes, sibling.number)
     frontend = Frontend(settings, tracer, log, quota, siblings)
@@ -61,8 +62,7 @@ async def _serve(settings: FrontendSettings, sibling: Sibling) -> int:
     try:
         await http.serve([sibling.listener])
     finally:
-        await frontend.close()
-        await asyncio.to_thread(tracing.shutdown)
+        await asyncio.gather(frontend.close(), asyncio.to_thread(tracing.shutdown))
     return 0
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from planner.profile.records import ProfileError
 from ppd.core.names import H_REASON, H_ROUTE, H_SESSION, Route
+from ppd.runtime.endpoints import redacted
 
 H_FORCE = "x-ppd-force-route"
 H_ADMIN = "x-ppd-admin-key"
@@ -48,6 +49,7 @@ class Frontend:
     def __init__(self, http: aiohttp.ClientSession, url: str, admin_key: str) -> None:
         self._http = http
         self._url = url.rstrip("/").removesuffix("/v1")
+        self._shown = redacted(self._url)
         self._admin_key = admin_key
         self.model = ""
 
@@ -58,7 +60,7 @@ class Frontend:
         name = model or (next(iter(served)) if len(served) == 1 else "")
         if name not in served:
             found = ", ".join(served) or "none: " + "; ".join(health.get("why") or ["no worker is ready"])
-            raise ProfileError(f"{self._url} serves {found}; name one with --model")
+            raise ProfileError(f"{self._shown} serves {found}; name one with --model")
         listed = (await self._get("/v1/models")).get("data") or []
         length = next((each.get("max_model_len") for each in listed if each.get("id") == name), None)
         self.model = name
@@ -72,7 +74,7 @@ class Frontend:
                 return body
         except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError) as error:
             raise ProfileError(
-                f"no frontend answers at {self._url}: {str(error) or type(error).__name__}"
+                f"no frontend answers at {self._shown}: {str(error) or type(error).__name__}"
             ) from error
 
     async def ask(

@@ -13,6 +13,7 @@ from pydantic import Field
 from ppd.cli import paths
 from ppd.cli.stack.state import running
 from ppd.core.names import H_REASON, H_ROUTE
+from ppd.runtime.endpoints import redacted
 from ppd.runtime.settings import CommandSettings, Secret, load, secret
 
 _CONNECT_S = 5.0
@@ -194,7 +195,7 @@ def main(argv: list[str]) -> int:
     try:
         model = settings.model or asyncio.run(_first_model(url, settings.api_key))
     except (ChatError, aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
-        print(f"ppd chat: {url}: {str(error) or type(error).__name__}", file=sys.stderr)
+        print(f"ppd chat: {redacted(url)}: {str(error) or type(error).__name__}", file=sys.stderr)
         return 1
-    print(f"{model} at {url}; an empty line ends the chat\n")
+    print(f"{model} at {redacted(url)}; an empty line ends the chat\n")
     return _talk(url, model, settings)

@@ -15,6 +15,7 @@ from ppd.cli.stack.state import BusyError, Lock, StateFile, busy, running
 from ppd.core import policies
 from ppd.core.hardware import load_profile
 from ppd.core.placement import parse_placement
+from ppd.runtime import otlp
 from ppd.runtime.settings import CommaList, CommandSettings, load
 
 
@@ -92,8 +93,9 @@ def main(argv: list[str]) -> int:
     cut = argv.index("--") if "--" in argv else len(argv)
     settings = load(UpSettings, argv[:cut], "ppd up")
     try:
+        otlp.resolve(os.environ.get("PPD_OTLP_ENDPOINT", ""))
         spec = _spec(settings, argv[cut + 1 :])
-    except PlanError as error:
+    except (PlanError, otlp.OtlpError) as error:
         print(f"ppd up: {error}", file=sys.stderr)
         return 2
     _forget_own_environment()

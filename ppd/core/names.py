@@ -159,6 +159,8 @@ H_ADMIN = "x-ppd-admin-key"
 H_FORCE = "x-ppd-force-route"  # with the admin key: the path of one turn
 
 # --- spans ----------------------------------------------------------------------------------------
+SERVICE_FRONTEND = "ppd-frontend"  # services in traces
+SERVICE_KV = "ppd-kv"
 SPAN_ROUTE = "ppd.route"
 SPAN_PREFILL = "ppd.prefill"
 SPAN_DECODE = "ppd.decode"

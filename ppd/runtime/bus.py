@@ -15,6 +15,7 @@ from nats.js.errors import BucketNotFoundError, NotFoundError
 from nats.js.kv import KeyValue
 from prometheus_client import Counter
 
+from ppd.runtime.endpoints import EndpointError, check_nats, redacted
 from ppd.runtime.tasks import OutageError, backoff_s
 
 DROPPED = Counter("ppd_nats_dropped_messages", "Messages not sent because NATS was away", ["kind"])
@@ -36,13 +37,20 @@ class Bus:
         """`echo`: whether its subscriptions get what it publishes itself."""
         if not servers:
             raise BusError("no NATS server is configured")
+        try:
+            for server in servers:
+                check_nats(server)
+        except EndpointError as error:
+            raise BusError(str(error)) from None
         self._servers = servers
+        self.where = ", ".join(map(redacted, servers))
         self._name = name
         self._echo = echo
         self._log = logger or logging.getLogger(__name__)
         self._nc: Client | None = None
         self._js: JetStreamContext | None = None
         self._connections = 0
+        self._closing = False
         self._said_s = 0.0
         self._connecting = asyncio.Lock()  # several tasks of a service wait for one connection
 
@@ -58,7 +66,7 @@ class Bus:
     @property
     def nc(self) -> Client:
         if self._nc is None:
-            raise BusError(f"NATS at {', '.join(self._servers)} has not been reached yet")
+            raise BusError(f"NATS at {self.where} has not been reached yet")
         return self._nc
 
     @property
@@ -94,9 +102,7 @@ class Bus:
                 self._connections += 1
                 self._log.info("connected to NATS")
             except (OSError, nats.errors.Error, TimeoutError) as error:
-                self._say(
-                    "waiting for NATS at %s: %s", ", ".join(self._servers), error or type(error).__name__
-                )
+                self._say("waiting for NATS at %s: %s", self.where, error or type(error).__name__)
                 await asyncio.sleep(wait_s)
 
     def _say(self, text: str, *args: object) -> None:
@@ -107,9 +113,12 @@ class Bus:
             self._log.warning(text, *args)
 
     async def _on_error(self, error: Exception) -> None:
-        self._say("NATS: %s", str(error) or type(error).__name__)
+        awaited = "NATS" if self._connections else "waiting for NATS"
+        self._say("%s at %s: %s", awaited, self.where, str(error) or type(error).__name__)
 
     async def _on_disconnected(self) -> None:
+        if self._closing:
+            return
         self._log.warning("NATS is away; serving goes on with what is known")
 
     async def _on_reconnected(self) -> None:
@@ -192,6 +201,7 @@ class Bus:
 
     async def close(self) -> None:
         """Send what is pending, at most 1 s, and close."""
+        self._closing = True
         if self._nc is not None:
             with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
                 await asyncio.wait_for(self._nc.flush(timeout=1), 1)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import aetcd
 import aetcd.exceptions
 
+from ppd.runtime.endpoints import EndpointError, check_etcd
 from ppd.runtime.tasks import OutageError
 
 T = TypeVar("T")
@@ -37,10 +38,10 @@ class Compacted(EtcdError):
 
 
 def _split(endpoint: str) -> tuple[str, int]:
-    host, _, port = endpoint.rpartition("://")[2].rstrip("/").rpartition(":")
-    if not host or not port.isdigit():
-        raise EtcdError(f"{endpoint!r} is no etcd endpoint: write host:port")
-    return host, int(port)
+    try:
+        return check_etcd(endpoint)
+    except EndpointError as error:
+        raise EtcdError(str(error)) from None
 
 
 class Etcd:

@@ -7,6 +7,8 @@ import time
 
 from opentelemetry import trace
 
+from ppd.runtime.endpoints import redacted
+
 
 def _trace_id() -> str:
     context = trace.get_current_span().get_span_context()
@@ -31,7 +33,12 @@ class _Json(logging.Formatter):
             line["trace_id"] = trace_id
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return redacted(json.dumps(line, ensure_ascii=False))
+
+
+class _Plain(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
 
 
 def setup(service: str, level: str = "info", as_json: bool = False) -> logging.Logger:
@@ -40,7 +47,7 @@ def setup(service: str, level: str = "info", as_json: bool = False) -> logging.L
     handler.setFormatter(
         _Json(service)
         if as_json
-        else logging.Formatter(f"%(asctime)s.%(msecs)03d %(levelname)-7s {service}: %(message)s", "%H:%M:%S")
+        else _Plain(f"%(asctime)s.%(msecs)03d %(levelname)-7s {service}: %(message)s", "%H:%M:%S")
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -5,13 +5,12 @@ so that it shows up neither in a process list nor in a repository.
 """
 
 import os
-import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     CliApp,
@@ -21,6 +20,9 @@ from pydantic_settings import (
     SettingsConfigDict,
     SettingsError,
 )
+
+from ppd.runtime import otlp
+from ppd.runtime.endpoints import check_etcd, check_nats, redacted
 
 S = TypeVar("S", bound="CommandSettings")
 
@@ -33,19 +35,28 @@ def _split(value: Any) -> Any:
     return [item.strip() for part in parts for item in str(part).split(",") if item.strip()]
 
 
-def _endpoints(value: list[str]) -> list[str]:
+def _etcd(value: list[str]) -> list[str]:
     for endpoint in value:
-        if not _ENDPOINT.fullmatch(endpoint):
-            raise ValueError(f"{endpoint!r} is no endpoint: write host:port")
+        check_etcd(endpoint)
+    return _some(value)
+
+
+def _nats(value: list[str]) -> list[str]:
+    for endpoint in value:
+        check_nats(endpoint)
+    return _some(value)
+
+
+def _some(value: list[str]) -> list[str]:
     if not value:
         raise ValueError("name one endpoint at least")
     return value
 
 
 CommaList = Annotated[list[str], NoDecode, BeforeValidator(_split)]
-Endpoints = Annotated[CommaList, AfterValidator(_endpoints)]
+EtcdEndpoints = Annotated[CommaList, AfterValidator(_etcd)]
+NatsEndpoints = Annotated[CommaList, AfterValidator(_nats)]
 Secret = CliSuppress[str]
-_ENDPOINT = re.compile(r"([a-z]+://)?[^\s/]+:[0-9]{1,5}/?")
 _SECRET: dict[str, Any] = {"secret": True}
 
 
@@ -90,6 +101,7 @@ class CommandSettings(BaseSettings):
         cli_hide_none_type=True,
         cli_avoid_json=True,
         cli_implicit_flags=True,
+        cli_exit_on_error=False,  # argparse would print what it does not understand, secrets and all
         extra="ignore",
     )
 
@@ -113,17 +125,32 @@ class ServiceSettings(CommandSettings):
     namespace: str = Field(
         "default", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="keeps clusters on shared servers apart"
     )
-    etcd: Endpoints = Field(["127.0.0.1:2379"], description="etcd endpoints, host:port, comma-separated")
-    nats: Endpoints = Field(["nats://127.0.0.1:4222"], description="NATS servers, comma-separated")
+    etcd: EtcdEndpoints = Field(["127.0.0.1:2379"], description="etcd endpoints, host:port, comma-separated")
+    nats: NatsEndpoints = Field(["nats://127.0.0.1:4222"], description="NATS servers, comma-separated")
     log_level: str = Field(
         "info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error"
     )
     log_json: bool = Field(False, description="log lines as JSON")
     otlp_endpoint: str = Field(
         "",
-        validation_alias=AliasChoices("otlp_endpoint", "PPD_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
-        description="where spans go (OTLP), such as http://127.0.0.1:4317; 4318 means HTTP; empty: nowhere",
+        validation_alias=AliasChoices("otlp_endpoint", "PPD_OTLP_ENDPOINT"),
+        description="where spans go (OTLP), such as http://127.0.0.1:4317; empty: as OTEL_EXPORTER_OTLP_…"
+        " in the environment says (docs/traces.md)",
     )
+
+
+class TracedSettings(ServiceSettings):
+    """Of a service that exports spans."""
+
+    @property
+    def export(self) -> otlp.OtlpExport | None:
+        """How spans are exported; None: not at all."""
+        return otlp.resolve(self.otlp_endpoint)
+
+    @model_validator(mode="after")
+    def _can_export(self) -> Self:
+        otlp.resolve(self.otlp_endpoint)
+        return self
 
 
 def _refuse_secrets(kind: type[CommandSettings], argv: list[str]) -> None:
@@ -132,6 +159,18 @@ def _refuse_secrets(kind: type[CommandSettings], argv: list[str]) -> None:
         flag = "--" + name.replace("_", "-")
         if field.json_schema_extra == _SECRET and any(arg.partition("=")[0] == flag for arg in argv):
             raise SettingsError(f"{flag} is a secret: set PPD_{name.upper()} in the environment instead")
+
+
+def _explained(kind: type[CommandSettings], item: Any) -> str:
+    """One validation error. What was given is shown only where it can hold no secret."""
+    message = item["msg"].removeprefix("Value error, ")
+    if not item["loc"]:
+        return str(message)
+    name, given = str(item["loc"][0]), repr(item["input"])
+    field = kind.model_fields.get(name)
+    is_secret = field is not None and field.json_schema_extra == _SECRET
+    got = "" if is_secret or "@" in given else f" (got {given})"
+    return f"{'--' + name.replace('_', '-') if name.islower() else name}: {message}{got}"
 
 
 def load(kind: type[S], argv: list[str], prog: str) -> S:
@@ -145,8 +184,8 @@ def load(kind: type[S], argv: list[str], prog: str) -> S:
         return CliApp.run(kind, cli_args=argv)
     except ValidationError as error:
         for item in error.errors():
-            flag = "--" + str(item["loc"][0]).replace("_", "-") if item["loc"] else ""
-            print(f"{prog}: {flag}: {item['msg']} (got {item['input']!r})", file=sys.stderr)  # noqa: T201
+            print(f"{prog}: {_explained(kind, item)}", file=sys.stderr)  # noqa: T201
     except SettingsError as error:
-        print(f"{prog}: {error.__cause__ or error}", file=sys.stderr)  # noqa: T201
+        message = redacted(str(error.__cause__ or error)).removeprefix("error parsing CLI: ")
+        print(f"{prog}: {message}", file=sys.stderr)  # noqa: T201
     raise SystemExit(2)

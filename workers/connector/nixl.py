@@ -7,7 +7,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from ppd.runtime import tracing
+from ppd.core.names import SERVICE_KV
+from ppd.runtime import otlp, tracing
 from workers.connector.internals import (
     KVConnectorRole,
     NixlBaseConnector,
@@ -65,10 +66,16 @@ class NixlConnector(NixlPullConnector):
             self.connector_worker = worker
 
     def _tracer(self, worker_id: str) -> Any:
-        endpoint = str(self._own.get("otlp_endpoint") or "")
-        if not endpoint:
+        try:
+            export = otlp.resolve(str(self._own.get("otlp_endpoint") or ""))
+        except otlp.OtlpError as error:
+            _log.warning("KV transfers are not traced: %s", error)
             return None
-        return tracing.setup("ppd-kv", endpoint, worker_id, float(self._own.get("sample_ratio", 1.0)))
+        if export is None:
+            return None
+        ratio = self._own.get("sample_ratio")
+        ratio = None if ratio is None else float(ratio)
+        return tracing.setup(SERVICE_KV, export, worker_id, ratio, fixed_name=True)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         super().set_xfer_handshake_metadata_pp_aware(metadata)

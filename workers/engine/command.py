@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ppd.core.names import Role
-from ppd.runtime.tracing import http_url
+from ppd.runtime import otlp
 from workers.settings import WorkerSettings
 from workers.sim.command import sim_argv
 
@@ -47,8 +47,8 @@ def engine_argv(settings: WorkerSettings, start: Start) -> list[str]:
         flags["--max-model-len"] = settings.max_model_len
     if block_tokens := settings.block_size or (_CPU_BLOCK_TOKENS if settings.backend == "cpu" else 0):
         flags["--block-size"] = block_tokens
-    if settings.otlp_endpoint:
-        flags["--otlp-traces-endpoint"] = http_url(settings.otlp_endpoint) or settings.otlp_endpoint
+    if (export := settings.export) is not None:
+        flags["--otlp-traces-endpoint"] = export.endpoint
     if settings.role in _KV_ROLE:
         flags["--kv-transfer-config"] = json.dumps(kv_transfer_config(settings, start))
     argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
@@ -74,7 +74,6 @@ def kv_transfer_config(settings: WorkerSettings, start: Start) -> dict[str, Any]
             "ppd": {
                 "worker_id": start.worker_id,
                 "run_dir": str(start.run_dir),
-                "otlp_endpoint": settings.otlp_endpoint,
                 "sample_ratio": settings.sample_ratio,
                 "poll_ms": settings.kv_poll_ms,
                 "plain_on_mismatch": settings.plain_connector_on_mismatch,
@@ -100,11 +99,12 @@ def engine_env(
             # up all others for the 5 to 60 s of a compilation.
             "TORCHDYNAMO_DISABLE": "1",
         }
-    if http_url(settings.otlp_endpoint):
-        env["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
     if Path(settings.model).is_dir():
         env["HF_HUB_OFFLINE"] = "1"
-    env |= base
+    env |= otlp.without_otlp(base)
+    if (export := settings.export) is not None:
+        env |= export.environment()
+        env |= otlp.named(f"ppd-{settings.role}", start.worker_id, base)
     env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = settings.side_channel_host
     env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(start.side_channel_port)
     if settings.devices:

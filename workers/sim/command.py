@@ -17,9 +17,9 @@ def sim_argv(settings: WorkerSettings, worker_id: str, port: int, run_dir: Path)
         "--hold-s": settings.hold_s,
         "--run-dir": run_dir,
         "--worker-id": worker_id,
-        "--otlp-endpoint": settings.otlp_endpoint,
-        "--sample-ratio": settings.sample_ratio,
     }
+    if settings.sample_ratio is not None:
+        flags["--sample-ratio"] = settings.sample_ratio
     if settings.hardware:
         flags["--hardware"] = settings.hardware
     if settings.max_model_len:

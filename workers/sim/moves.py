@@ -3,9 +3,9 @@
 from typing import Any
 
 from ppd.core.engine import Request
-from ppd.core.names import KV_HOLD, KV_REQUEST_ID
+from ppd.core.names import KV_HOLD, KV_REQUEST_ID, SERVICE_KV
 from ppd.core.records import KvHeld
-from ppd.runtime import tracing
+from ppd.runtime import otlp, tracing
 from workers.connector.reporter import Reporter
 from workers.connector.spans import Puller
 from workers.connector.transfers import Origin, Transfer, TransferBook
@@ -20,9 +20,9 @@ class Moves:
 
     def __init__(self, settings: SimSettings, engine_id: str, peers: Peers, block_tokens: int) -> None:
         tracer = None
-        if settings.otlp_endpoint:
+        if (export := otlp.resolve(settings.otlp_endpoint)) is not None:
             tracer = tracing.setup(
-                "ppd-kv", settings.otlp_endpoint, settings.worker_id, settings.sample_ratio
+                SERVICE_KV, export, settings.worker_id, settings.sample_ratio, fixed_name=True
             )
         self._settings = settings
         self._peers = peers

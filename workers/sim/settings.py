@@ -29,7 +29,7 @@ class SimSettings:
     run_dir: Path | None = None
     worker_id: str = ""
     otlp_endpoint: str = ""
-    sample_ratio: float = 1.0
+    sample_ratio: float | None = None
 
 
 def parse(argv: list[str]) -> SimSettings:
@@ -60,6 +60,6 @@ def parse(argv: list[str]) -> SimSettings:
     add("--speed", type=float, default=1.0, help="how many times faster than the hardware")
     add("--run-dir", type=Path, default=None, help="where the agent looks for the connector's facts")
     add("--worker-id", default="", help="this incarnation's id, for the facts")
-    add("--otlp-endpoint", default="", help="where spans of KV transfers go; empty: nowhere")
-    add("--sample-ratio", type=float, default=1.0, help="share of KV transfers without a turn to trace")
+    add("--otlp-endpoint", default="", help="where spans of KV transfers go; empty: as OTEL_… says")
+    add("--sample-ratio", type=float, default=None, help="share of KV transfers without a turn to trace")
     return SimSettings(**vars(parser.parse_args(argv)))

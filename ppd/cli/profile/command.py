@@ -25,6 +25,7 @@ from ppd.cli.table.ask import AskError, ask
 from ppd.cli.table.where import read
 from ppd.core.records import TableSnapshot, encode
 from ppd.core.score import SLO_CLASSES
+from ppd.runtime.endpoints import redacted
 from ppd.runtime.etcd import Etcd
 
 _FRONTEND = "http://127.0.0.1:8000"
@@ -76,7 +77,9 @@ async def _run(settings: ProfileSettings, url: str, journal: Journal, console: C
         cluster = await frontend.cluster(settings.model)
         preflight.check(cluster)
         hardware = settings.hardware or await _hardware(settings, cluster.model)
-        console.print(f"{cluster.model} on {cluster.placement} ({hardware}) at {url}", highlight=False)
+        console.print(
+            f"{cluster.model} on {cluster.placement} ({hardware}) at {redacted(url)}", highlight=False
+        )
         options = Options(
             budget_s=settings.budget_s,
             cells=tuple(settings.cells),
@@ -137,7 +140,7 @@ def _publish(settings: ProfileSettings, url: str, snapshot: TableSnapshot, conso
     console.print(f"published as version {version}", highlight=False)
     serves = asyncio.run(_serving(url, snapshot.model, version))
     if serves.table_version < version:
-        raise ProfileError(f"the frontend at {url} still serves by version {serves.table_version}")
+        raise ProfileError(f"the frontend at {redacted(url)} still serves by version {serves.table_version}")
     console.print(f"the frontend serves by version {serves.table_version}", highlight=False)
 
 

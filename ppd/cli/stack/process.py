@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from ppd.cli.stack import leftovers
+from ppd.runtime import otlp
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -28,7 +29,7 @@ def _environment(name: str, stack_id: str) -> dict[str, str]:
     marks = {leftovers.STACK_ENV: stack_id, leftovers.MEMBER_ENV: name, "PYTHONUNBUFFERED": "1"}
     # etcd takes every flag from ETCD_... too: what the user has there is meant for another etcd.
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("ETCD_")}
-    return {**inherited, **marks}
+    return {**otlp.for_all_parts(inherited), **marks}
 
 
 def describe_end(code: int) -> str:

@@ -14,6 +14,7 @@ from ppd.cli.status.report import Part, Report, TableVersion, Worker
 from ppd.core.names import SESSIONS_BUCKET, TABLE_BUCKET, load_subject, stream_name
 from ppd.core.records import BadRecordError, TableSnapshot, WorkerLoad, WorkerRecord, decode
 from ppd.runtime.bus import Bus
+from ppd.runtime.endpoints import redacted
 from ppd.runtime.etcd import Etcd
 
 _CONNECT_S = 3.0
@@ -34,9 +35,9 @@ async def collect(
     loads = from_nats.loads if from_nats else {}
     parts = [
         Part(name="etcd", ok=workers is not None, where=", ".join(etcd)),
-        Part(name="nats", ok=from_nats is not None, where=", ".join(nats_servers)),
+        Part(name="nats", ok=from_nats is not None, where=redacted(", ".join(nats_servers))),
         _planner(from_nats.planner if from_nats else None),
-        Part(name="frontend", ok=ready_status == 200, where=frontend, detail=_ready(ready_status)),
+        Part(name="frontend", ok=ready_status == 200, where=redacted(frontend), detail=_ready(ready_status)),
     ]
     parts += _processes(stack, {part.name for part in parts}, workers)
     return Report(

@@ -37,7 +37,7 @@ def ask(settings: PlannerSettings, verb: str, request: dict[str, Any]) -> Any:
 async def ask_async(settings: PlannerSettings, verb: str, request: dict[str, Any]) -> Any:
     """The same, within a running loop."""
     bus = Bus(settings.nats, "ppd-table", _silent)
-    where = ", ".join(settings.nats)
+    where = bus.where
     try:
         await asyncio.wait_for(bus.connect(), _CONNECT_S)
         reply = await bus.nc.request(

@@ -9,6 +9,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from ppd.runtime.endpoints import redacted
+
 _TIMEOUT = aiohttp.ClientTimeout(total=30, connect=5)
 SEARCH_LIMIT = 500  # traces that one search looks at
 
@@ -70,6 +72,7 @@ class Jaeger:
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
+        self._shown = redacted(self._url)
 
     async def __aenter__(self) -> "Jaeger":
         self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
@@ -104,16 +107,18 @@ class Jaeger:
                 raw = await response.read()
                 status = response.status
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise JaegerError(f"{self._url} cannot be asked: {str(error) or type(error).__name__}") from error
+            raise JaegerError(
+                f"{self._shown} cannot be asked: {str(error) or type(error).__name__}"
+            ) from error
         if status == 404:
             return []
         try:
             answer = msgspec.json.decode(raw, type=_Answer)
         except msgspec.DecodeError as error:
             raise JaegerError(
-                f"{self._url}{path} answered {status}, which is no Jaeger's: {error}"
+                f"{self._shown}{path} answered {status}, which is no Jaeger's: {error}"
             ) from error
         if status != 200:
             why = "; ".join(failure.msg for failure in answer.errors or []) or "no reason given"
-            raise JaegerError(f"{self._url}{path} answered {status}: {why}")
+            raise JaegerError(f"{self._shown}{path} answered {status}: {why}")
         return answer.data or []

@@ -17,6 +17,7 @@ import pytest
 from ppd.runtime import keys
 from tests.contract.controlplane.conftest import Cluster
 from tests.contract.controlplane.processes import Processes, processes
+from tests.support.otlp import SilentSink
 from tests.support.servers import free_port
 
 pytestmark = pytest.mark.contract
@@ -216,3 +217,21 @@ async def test_a_process_that_cannot_come_back_keeps_no_client_waiting(
             while len(set(frontend.served_by())) < 2:
                 await frontend.chat("hi", authorization=f"Bearer {key}")
                 await asyncio.sleep(0.1)
+
+
+async def test_a_collector_that_never_answers_does_not_hold_up_the_end(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more spans waiting than one batch holds, any of which might be waited for for an hour."""
+    sink = SilentSink()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.base)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600000")
+    try:
+        async with processes(cluster, tmp_path, 1) as frontend:
+            for _ in range(20):
+                assert set(await statuses(frontend, {}, 32)) == {200}
+            assert await asyncio.to_thread(sink.asked.wait, 60)
+        assert frontend.process.returncode == 0, (tmp_path / "log").read_text()
+    finally:
+        sink.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ppd.core.names import SPAN_DECODE, SPAN_KV_TRANSFER, SPAN_ROUTE, Role
-from ppd.runtime import tracing
+from ppd.runtime import otlp, tracing
 from tests.contract.controlplane.conftest import Cluster, Stack, until
 from tests.support.otlp import ERROR, OtlpSink, SeenSpan
 from tests.unit.controlplane.fakes import Fault
@@ -30,7 +30,9 @@ def traced(sink: OtlpSink) -> Iterator[Callable[..., None]]:
     """Lets a frontend trace to the sink, at a ratio."""
 
     def trace(stack: Stack, ratio: float = 1.0) -> None:
-        stack.frontend.lifecycle.tracer = tracing.setup("ppd-frontend", sink.endpoint, sample_ratio=ratio)
+        stack.frontend.lifecycle.tracer = tracing.setup(
+            "ppd-frontend", otlp.OtlpExport(sink.endpoint, otlp.HTTP), sample_ratio=ratio
+        )
 
     yield trace
     tracing.shutdown()

@@ -27,6 +27,7 @@ def ours() -> dict[str, set[str]]:
         "planner.metrics",
         "ppd.runtime.tasks",
         "ppd.runtime.bus",
+        "ppd.runtime.tracing",
     ):
         importlib.import_module(module)
     samples: dict[str, set[str]] = {}

@@ -69,17 +69,62 @@ def test_a_cpu_engine_compiles_nothing_while_it_serves() -> None:
 @pytest.mark.parametrize(
     ("endpoint", "flag", "protocol"),
     [
-        ("http://c:4317", "http://c:4317", None),
+        ("http://c:4317", "http://c:4317", "grpc"),
         ("http://c:4318", "http://c:4318/v1/traces", "http/protobuf"),
         ("http://c:9/v1/traces", "http://c:9/v1/traces", "http/protobuf"),
     ],
 )
 def test_vllm_exports_by_the_protocol_that_the_endpoint_means(
-    endpoint: str, flag: str, protocol: str | None
+    endpoint: str, flag: str, protocol: str
 ) -> None:
     settings = _settings("--role", "decode", "--otlp-endpoint", endpoint)
     assert _value(engine_argv(settings, START), "--otlp-traces-endpoint") == flag
     assert engine_env(settings, START, {}).get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") == protocol
+
+
+def test_vllm_exports_as_the_standard_variables_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "https://c:9",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "authorization=Bearer%20abc",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "3000",
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
+        "OTEL_TRACES_SAMPLER": "traceidratio",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    settings = _settings("--role", "decode")
+    argv, env = engine_argv(settings, START), engine_env(settings, START, given)
+    assert _value(argv, "--otlp-traces-endpoint") == "https://c:9"
+    assert "abc" not in " ".join(argv)
+    expected = {
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://c:9",
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc",
+        "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20abc",
+        "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "3",
+        "OTEL_TRACES_SAMPLER": "traceidratio",
+    }
+    assert {name: env.get(name) for name in expected} == expected
+    assert "OTEL_EXPORTER_OTLP_COMPRESSION" not in env  # vLLM's gRPC exporter refuses "none"
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "replica"])
+def test_an_engines_spans_have_a_service_of_their_role_and_an_instance(role: str) -> None:
+    settings = _settings("--role", role, "--otlp-endpoint", "http://c:4317")
+    env = engine_env(settings, START, {})
+    assert env["OTEL_SERVICE_NAME"] == f"ppd-{role}"
+    assert env["OTEL_RESOURCE_ATTRIBUTES"] == "service.instance.id=d0-1"
+    chosen = engine_env(settings, START, {"OTEL_SERVICE_NAME": "mine"})
+    assert chosen["OTEL_SERVICE_NAME"] == "mine"
+
+
+def test_an_engine_is_not_traced_where_the_sdk_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4317"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    settings = _settings("--role", "decode")
+    assert "--otlp-traces-endpoint" not in engine_argv(settings, START)
+    assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" not in engine_env(settings, START, given)
 
 
 @pytest.mark.parametrize(
