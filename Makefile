@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS ?= engine-cpu,model-smollm2,servers,test
+# More of pyproject.toml's extras: make install EXTRA=browser
+EXTRA  ?=
+EXTRAS := engine-cpu,model-smollm2,servers,test
 STAMP  := $(VENV)/.installed
 CODE   := ppd controlplane planner workers simulator bench tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help install up down status chat test test-compose lint format clean
+.PHONY: help install up down status chat test test-compose test-fresh lint format clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -17,7 +19,7 @@ install: $(STAMP)  ## make .venv and install everything into it
 $(STAMP): pyproject.toml scripts/install-cpu-engine scripts/cpu-overrides.txt
 	@scripts/check-python $(PYTHON)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || scripts/step "make $(VENV)" $(PYTHON) -m venv $(VENV)
-	@scripts/install-cpu-engine $(BIN)/python -e '.[$(EXTRAS)]'
+	@scripts/install-cpu-engine $(BIN)/python -e '.[$(EXTRAS),$(EXTRA)]'
 	@touch $@
 
 up: $(STAMP)     ## start the whole stack and serve a model; UP="--placement 1R --port 9000" for other flags
@@ -41,6 +43,9 @@ endif
 
 test-compose: $(STAMP)  ## the compose stack in containers, killed piece by piece; T=FILE for a part of it
 	@PYTHON=$(abspath $(BIN)/python) scripts/compose-test $(T)
+
+test-fresh:      ## `make up` on a bare Debian, as root; T=--test for `make test` there too
+	@scripts/fresh-test $(T)
 
 lint: $(STAMP)   ## ruff and mypy
 	@$(BIN)/ruff check $(CODE)
