@@ -12,6 +12,7 @@ import msgspec
 
 from controlplane.dialects.body import Fields
 from controlplane.dialects.body_prefix import Prefixes
+from controlplane.dialects.prompt_size import PromptSize
 from controlplane.dialects.sent_text import Sent
 from controlplane.errors import OPENAI, ErrorShape
 from ppd.core.identity import AnswerMark, Message
@@ -82,7 +83,7 @@ class Request(msgspec.Struct, kw_only=True):
     dialect: "Dialect"
     fields: Fields  # of the body, as the client wrote them, without those that it must not set
     model: str
-    size_bytes: int
+    size: PromptSize  # of the prompt, as far as it can be read
     messages: list[Message] = []  # the history; empty where it cannot be told apart
     keys: list[int] = []  # of the history: see ppd.core.identity
     explicit_id: str = ""  # the client's own id of the conversation

@@ -13,6 +13,7 @@ import msgspec
 import xxhash
 
 from controlplane.dialects import body as bodies
+from controlplane.dialects.prompt_size import MeasuredMessage, PromptSize, of_message, text_of
 from ppd.core.identity import HEAD_CHARS, TAIL_CHARS, Message
 
 MIN_BYTES = 16 * 1024  # a shorter body is parsed as fast as it is recognized
@@ -25,12 +26,6 @@ _NAME = b'"messages"'
 _SEED = int.from_bytes(os.urandom(8))
 
 
-class Remembered(Message):
-    """A message of which only that is left by which its place is found again."""
-
-    chars: int = 0  # of its text
-
-
 class Known(NamedTuple):
     """The beginning of a body, up to the end of a message."""
 
@@ -40,6 +35,7 @@ class Known(NamedTuple):
     first: int  # where the first message begins
     messages: list[Message]
     keys: list[int]
+    size: PromptSize  # of the messages
 
 
 class Rest(NamedTuple):
@@ -92,8 +88,15 @@ class Prefixes:
             return Rest(known, body[: known.first] + body[after:], after - known.first, digests)
         return None
 
-    def keep(self, body: bytes, fields: bodies.Fields, messages: list[Message], keys: list[int]) -> None:
-        """Remember a body that was parsed whole."""
+    def keep(
+        self,
+        body: bytes,
+        fields: bodies.Fields,
+        messages: list[Message],
+        keys: list[int],
+        size: PromptSize,
+    ) -> None:
+        """Remember a body that was parsed whole; `size` is that of all its messages."""
         name = body.find(_NAME) if len(body) >= MIN_BYTES else -1
         if name < 0 or body.find(_NAME, name + 1) >= 0:
             return
@@ -102,31 +105,38 @@ class Prefixes:
         raw = bytes(fields["messages"])
         if body[colon : colon + 1] == b":" and body.startswith(raw, array):
             first = _skip_space(body, array + 1)
-            self._keep(body, array, first, len(raw), _remember(messages), keys, None)
+            self._keep(body, array, first, len(raw), _remember(messages), keys, size, None)
 
     def keep_on(
-        self, body: bytes, rest: Rest, fields: bodies.Fields, new: list[Message], keys: list[int]
+        self,
+        body: bytes,
+        rest: Rest,
+        fields: bodies.Fields,
+        new: list[Message],
+        keys: list[int],
+        size: PromptSize,
     ) -> None:
         """Remember a body of which the beginning was known; `new` are the messages after it."""
         known = rest.known
-        size = memoryview(fields["messages"]).nbytes
+        n_bytes = memoryview(fields["messages"]).nbytes
         remembered = _remember(new)
         messages = None if remembered is None else known.messages + remembered
-        self._keep(body, known.array, known.first, size, messages, keys, rest.digests)
+        self._keep(body, known.array, known.first, n_bytes, messages, keys, size, rest.digests)
 
     def _keep(
         self,
         body: bytes,
         array: int,
         first: int,
-        size: int,
+        n_bytes: int,
         messages: list[Message] | None,
         keys: list[int],
+        size: PromptSize,
         digests: list[int] | None,
     ) -> None:
         if messages is None:
             return
-        end = array + size - 1  # of the last message: before the closing bracket
+        end = array + n_bytes - 1  # of the last message: before the closing bracket
         while body[end - 1] in _SPACE:
             end -= 1
         if end < _BLOCK_BYTES or len(messages) > self._max // 4:
@@ -134,7 +144,7 @@ class Prefixes:
         view, blocks = memoryview(body), end // _BLOCK_BYTES
         digest = (digests or _digests(view))[blocks - 1]
         self._drop(digest)
-        self._known[digest] = Known(end, _rest(view, blocks, end), array, first, messages, keys)
+        self._known[digest] = Known(end, _rest(view, blocks, end), array, first, messages, keys, size)
         self._messages += len(messages)
         while self._messages > self._max:
             self._drop(next(iter(self._known)))
@@ -177,17 +187,15 @@ def _remember(messages: list[Message]) -> list[Message] | None:
 
 
 def _small(message: Message) -> Message:
-    if isinstance(message, Remembered):
+    """The message reduced to its size and, of an answer, to what its mark is made of."""
+    if isinstance(message, MeasuredMessage):
         return message
-    text = message.content
-    if isinstance(text, list):
-        text = "".join(str(part.get("text", "")) for part in text if isinstance(part, dict))
-    text = text or ""
+    size = of_message(message)
     if message.role != "assistant":
-        return Remembered(message.role, chars=len(text))
-    bare = text.strip()
+        return MeasuredMessage(message.role, text_bytes=size.text_bytes, media=size.media)
+    bare = text_of(message.content).strip()
     if len(bare) > HEAD_CHARS + TAIL_CHARS:
         bare = bare[:HEAD_CHARS] + bare[-TAIL_CHARS:]
     calls = message.tool_calls
     first = [{"id": calls[0].get("id", "")}] if calls and isinstance(calls[0], dict) else None
-    return Remembered(message.role, bare, tool_calls=first, chars=len(text))
+    return MeasuredMessage(message.role, bare, tool_calls=first, text_bytes=size.text_bytes, media=size.media)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 from controlplane.dialects import body as bodies
+from controlplane.dialects import prompt_size
 from controlplane.dialects.base import Dialect, Prefilled, Request, Seen, Usage
 from controlplane.dialects.body import Fields
 from controlplane.dialects.body_prefix import Prefixes
@@ -114,7 +115,7 @@ class Messages(Dialect):
             dialect=self,
             fields=fields,
             model=parsed.model,
-            size_bytes=len(data),
+            size=prompt_size.of_messages(messages).plus(prompt_size.of_tools(bytes(parsed.tools))),
             messages=messages,
             keys=identity.history_keys(messages, start),
             explicit_id=own_id,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 from controlplane.dialects import body as bodies
-from controlplane.dialects import openai_continue
+from controlplane.dialects import openai_continue, prompt_size
 from controlplane.dialects.base import Dialect, Prefilled, Request, Seen, Usage
 from controlplane.dialects.body import Fields
 from controlplane.dialects.body_prefix import Prefixes, Rest
@@ -111,20 +111,23 @@ class OpenAiDialect(Dialect):
         _check_limits(parsed, one_engine)
         drop_internal(fields)
         _refuse_unserved(fields)
+        size = prompt_size.of_messages(new)
         if rest is None:
             messages, keys = new, identity.history_keys(new, start)
             if self.chat:
-                prefixes.keep(data, fields, new, keys)
+                prefixes.keep(data, fields, new, keys, size)
         else:
             messages = rest.known.messages + new
             keys = rest.known.keys[:-1] + identity.history_keys(new, rest.known.keys[-1])
-            prefixes.keep_on(data, rest, fields, new, keys)
+            size = size.plus(rest.known.size)
+            prefixes.keep_on(data, rest, fields, new, keys, size)
+        size = size.plus(prompt_size.of_tools(bytes(parsed.tools)))
         limit = parsed.max_completion_tokens
         return Request(
             dialect=self,
             fields=fields,
             model=parsed.model,
-            size_bytes=len(data),
+            size=size if self.chat else size.plus(prompt_size.of_prompt(parsed.prompt)),
             messages=messages,
             keys=keys,
             explicit_id=own_id,

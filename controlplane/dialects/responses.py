@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from controlplane.dialects import body as bodies
+from controlplane.dialects import prompt_size
 from controlplane.dialects.base import Dialect, Prefilled, Request, Seen, Usage
 from controlplane.dialects.body import Fields
 from controlplane.dialects.body_prefix import Prefixes
@@ -121,7 +122,7 @@ class Responses(Dialect):
             dialect=self,
             fields=fields,
             model=parsed.model,
-            size_bytes=len(data),
+            size=prompt_size.of_messages(messages).plus(prompt_size.of_tools(tools)),
             messages=messages,
             keys=identity.history_keys(messages, start),
             explicit_id=own_id,

@@ -8,6 +8,7 @@ from controlplane.dialects import body as bodies
 from controlplane.dialects.base import Dialect, Request, Seen, Usage
 from controlplane.dialects.body_prefix import Prefixes
 from controlplane.dialects.fields import drop_internal, model_of, read
+from controlplane.dialects.prompt_size import PromptSize
 from controlplane.errors import OPENAI, ErrorShape
 
 
@@ -38,7 +39,7 @@ class Utility(Dialect):
         fields, parsed = read(data, _decoder)
         model = model_of(parsed.model)
         drop_internal(fields)
-        return Request(dialect=self, fields=fields, model=model, size_bytes=len(data), one_engine=True)
+        return Request(dialect=self, fields=fields, model=model, size=PromptSize(), one_engine=True)
 
     def hold_to(self, request: Request, max_tokens: int) -> None:
         """No answer has tokens of its own."""

@@ -77,7 +77,7 @@ class FeatureReader:
 
     def _unknown(self, request: Request, answers: int) -> tuple[int, int]:
         """Context and new tokens of a history that no session is known for."""
-        whole = self.tokens.estimate(request.model, request.size_bytes)
+        whole = self.tokens.estimate(request.model, request.size)
         if not answers:
             return 0, whole
         last = max(i for i, message in enumerate(request.messages) if message.role == "assistant")

@@ -82,7 +82,7 @@ class Ledger:
         if usage is None or turn.outcome is not Outcome.OK or not turn.request.dialect.generates:
             return
         self._features.outputs.observe(turn.request.model, usage.completion_tokens or 0)
-        self._features.tokens.learn(turn.request.model, turn.request.size_bytes, usage.prompt_tokens)
+        self._features.tokens.learn(turn.request.model, turn.request.size, usage.prompt_tokens)
 
     def _record(self, turn: TurnState, now_s: float) -> TurnRecord:
         record = TurnRecord(

@@ -7,23 +7,19 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from controlplane.dialects.body_prefix import Remembered
+from controlplane.dialects.prompt_size import MeasuredMessage, PromptSize, of_message, text_of, utf8_bytes
 from ppd.core.identity import Message
 from ppd.core.predict import blend
 
-_BYTES_PER_TOKEN = 4.0
+_BYTES_PER_TOKEN = 4.0  # until the model's own is known
+_BYTES_RANGE = (1.0, 12.0)
+_TOKENS_PER_MEDIUM = 1000.0  # of an image, likewise: vision models make 256 to 4,000 of one
+_MEDIUM_RANGE = (1.0, 100_000.0)
+_LEAST_TOKENS = 64  # of a prompt that teaches: in a shorter one the template counts for too much
+_NEWEST = 0.05  # weight of the newest prompt
 _MESSAGE_TOKENS = 5  # what a chat template puts around a message
 _EXACT_CHARS = 16_384  # of one turn; what is longer is estimated: tokenizing it would hold up other streams
 _MAX_MODELS = 64
-
-
-def _text(message: Message) -> str:
-    content = message.content
-    if isinstance(content, str):
-        return content
-    if content is None:
-        return ""
-    return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
 
 
 class TokenCounter:
@@ -33,9 +29,10 @@ class TokenCounter:
         self._log = logger
         self._tokenizers: dict[str, Tokenizer | None] = {}
         self._bytes_per_token: dict[str, float] = {}
+        self._tokens_per_medium: dict[str, float] = {}
 
     async def load(self, model: str, folder: str) -> None:
-        """Use the `tokenizer.json` in `folder` for `model`; a folder without one is said and left alone."""
+        """Use the `tokenizer.json` in `folder` for `model`; folders without one are logged and skipped."""
         if model in self._tokenizers or len(self._tokenizers) >= _MAX_MODELS:
             return
         self._tokenizers[model] = None
@@ -50,25 +47,40 @@ class TokenCounter:
         """Tokens of these messages in a prompt, chat template included (roughly)."""
         tokenizer = self._tokenizers.get(model)
         left = _EXACT_CHARS
-        total = _MESSAGE_TOKENS * len(messages)
+        total = 0
+        rest = PromptSize()
         for message in messages:
-            if isinstance(message, Remembered):
-                total += self.estimate(model, message.chars)
-                continue
-            text = _text(message)
-            if tokenizer is not None and len(text) <= left:
-                left -= len(text)
-                total += len(tokenizer.encode(text, add_special_tokens=False).ids)
-            else:
-                total += self.estimate(model, len(text))
-        return total
+            size = of_message(message)
+            if tokenizer is not None and not isinstance(message, MeasuredMessage):
+                text = text_of(message.content)
+                if len(text) <= left:
+                    left -= len(text)
+                    total += len(tokenizer.encode(text, add_special_tokens=False).ids)
+                    size = size._replace(text_bytes=size.text_bytes - utf8_bytes(text))
+            rest = rest.plus(size)
+        return total + self.estimate(model, rest)
 
-    def estimate(self, model: str, n_bytes: int) -> int:
-        """Tokens of so many bytes."""
-        return round(n_bytes / self._bytes_per_token.get(model, _BYTES_PER_TOKEN))
+    def estimate(self, model: str, size: PromptSize) -> int:
+        """Tokens of a prompt of this size, by what engines reported of others."""
+        text = size.text_bytes / self._bytes_per_token.get(model, _BYTES_PER_TOKEN)
+        media = size.media * self._tokens_per_medium.get(model, _TOKENS_PER_MEDIUM)
+        return round(text + media) + _MESSAGE_TOKENS * size.messages + size.tokens
 
-    def learn(self, model: str, n_bytes: int, n_tokens: int) -> None:
-        """A prompt's real count, as the engine reported it."""
-        if n_tokens >= 64 and (model in self._bytes_per_token or len(self._bytes_per_token) < _MAX_MODELS):
-            seen = min(max(n_bytes / n_tokens, 1.0), 12.0)
-            self._bytes_per_token[model] = blend(self._bytes_per_token.get(model, 0.0), seen, 0.05)
+    def learn(self, model: str, size: PromptSize, n_tokens: int) -> None:
+        """A prompt's real count, as the engine reported it. One with media teaches what those cost, and
+        nothing of text."""
+        text_tokens = n_tokens - _MESSAGE_TOKENS * size.messages
+        if size.tokens or text_tokens < _LEAST_TOKENS:
+            return
+        if size.media:
+            if model in self._bytes_per_token:
+                each = (text_tokens - size.text_bytes / self._bytes_per_token[model]) / size.media
+                _blend_in(self._tokens_per_medium, model, each, _MEDIUM_RANGE)
+        elif size.text_bytes:
+            _blend_in(self._bytes_per_token, model, size.text_bytes / text_tokens, _BYTES_RANGE)
+
+
+def _blend_in(means: dict[str, float], model: str, value: float, bounds: tuple[float, float]) -> None:
+    if model in means or len(means) < _MAX_MODELS:
+        seen = min(max(value, bounds[0]), bounds[1])
+        means[model] = blend(means.get(model, 0.0), seen, _NEWEST)

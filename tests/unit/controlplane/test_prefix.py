@@ -28,6 +28,9 @@ def message(rng: random.Random, role: str) -> dict[str, Any]:
         made["tool_calls"] = [{"id": f"c{rng.random()}", "function": {"name": "f", "arguments": "{}"}}]
     elif kind < 0.3:
         made["name"] = "n"
+    elif kind < 0.4 and role == "user":
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 900}}
+        made["content"] = [{"type": "text", "text": text}, image]
     return made
 
 
@@ -40,7 +43,7 @@ def same(one: Request, other: Request) -> None:
     assert [m.role for m in one.messages] == [m.role for m in other.messages]
     found = [list(identity.candidates(each.messages, each.keys)) for each in (one, other)]
     assert found[0] == found[1]
-    for name in ("model", "stream", "n", "limit_tokens", "explicit_id", "size_bytes", "one_engine"):
+    for name in ("model", "stream", "n", "limit_tokens", "explicit_id", "size", "one_engine"):
         assert getattr(one, name) == getattr(other, name)
 
 
