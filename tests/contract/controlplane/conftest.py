@@ -37,7 +37,7 @@ async def frontend(
     server, listener = Server(made, 1, limits_of(settings)), bind("127.0.0.1", 0)
     serving = asyncio.create_task(server.serve([listener]))
     await server.started.wait()
-    stack = Stack(made, listener.getsockname()[1], {})
+    stack = Stack(made, server, listener.getsockname()[1], {})
     try:
         yield stack
     finally:
