@@ -70,10 +70,8 @@ def of_messages(messages: Iterable[Message]) -> PromptSize:
 
 
 def of_tools(raw: bytes) -> PromptSize:
-    """Of the tools as they are in the body."""
-    if _ESCAPE in raw:
-        raw = msgspec.json.encode(msgspec.json.decode(raw))
-    return PromptSize(text_bytes=len(raw))
+    """Of the tools as they are in the body. Six bytes of an escape mostly stand for three."""
+    return PromptSize(text_bytes=len(raw) - 3 * raw.count(_ESCAPE))
 
 
 def of_prompt(prompt: str | Sequence[Any] | None) -> PromptSize:

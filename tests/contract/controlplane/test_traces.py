@@ -47,7 +47,7 @@ async def test_a_turn_can_be_searched_by_what_happened(
 ) -> None:
     stack = await cluster.frontend()
     traced(stack)
-    async with await stack.chat("hi", headers={"x-slo-class": "batch"}) as answer:
+    async with await stack.chat("hi", stream=True, headers={"x-slo-class": "batch"}) as answer:
         trace_id = answer.headers["x-trace-id"]
         await answer.read()
     (span,) = await collected(sink, TURN, 1)
@@ -70,6 +70,7 @@ async def test_a_turn_can_be_searched_by_what_happened(
     assert span.attributes["ppd.session"] == span.attributes["gen_ai.conversation.id"] != ""
     assert span.attributes["gen_ai.usage.input_tokens"] > 0
     assert span.attributes["ppd.request_id"]
+    assert span.attributes["ppd.ttft_ms"] >= span.attributes["ppd.path_ttft_ms"] > 0
 
 
 async def test_the_turns_of_a_session_are_linked(

@@ -85,6 +85,16 @@ class Stack:
             answer = self.ask("/v1/chat/completions", body, **headers)
             messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
 
+    def stream(self) -> None:
+        """A turn whose first token is seen."""
+        messages = [{"role": "user", "content": "tell me of the sea " * 40}]
+        body = {"model": MODEL, "messages": messages, "max_tokens": 24, "stream": True}
+        request = urllib.request.Request(
+            self.url + "/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert answer.read().endswith(b"data: [DONE]\n\n")
+
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -103,6 +113,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         made.wait()
         made.chat(4, session='"><script>document.title="owned"</script>')
         made.chat(3)
+        made.stream()
         yield made
     finally:
         made.stop()

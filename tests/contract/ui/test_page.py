@@ -46,7 +46,7 @@ def test_engines_routes_and_table_are_shown(page: Any) -> None:
     expect(page.locator("#health")).to_have_text("healthy")
     assert page.locator(".engine .name b").all_text_contents() == ["p0", "d0", "d1"]
     assert page.locator(".square").count() == 270
-    expect(page.locator("#mix")).to_contain_text("first-turn 2")
+    expect(page.locator("#mix")).to_contain_text("first-turn 3")
     expect(page.locator("#ttft svg")).to_have_attribute("aria-label", re.compile(r"median .* ms"))
     assert page.locator("#topology > svg path").count() > 0
 
