@@ -18,8 +18,6 @@ class Counted(NamedTuple):
 
 def counted(turn: TurnState) -> Counted:
     """By the engine's usage; of an answer that ended before that came, by what was sent of it."""
-    if not turn.request.dialect.generates:
-        return Counted()
     usage, watch = turn.usage, turn.watch
     prompt: int | UnsetType = usage.prompt_tokens if usage is not None else turn.prefill_prompt or UNSET
     estimated = prompt is UNSET and turn.answered

@@ -167,9 +167,10 @@ class Ledger:
                 distribution(metric, path).observe(value_ms / 1e3)
         if turn.prefill_s:
             distribution(metrics.PREFILL).observe(turn.prefill_s)
-        counter(metrics.TOKENS, "prompt").add(record.n_prompt_tokens or 0)
-        counter(metrics.TOKENS, "cached").add(_cached(record) or 0)
-        counter(metrics.TOKENS, "output").add(record.n_out_tokens or 0)
+        if turn.request.dialect.generates:
+            counter(metrics.TOKENS, "prompt").add(record.n_prompt_tokens or 0)
+            counter(metrics.TOKENS, "cached").add(_cached(record) or 0)
+            counter(metrics.TOKENS, "output").add(record.n_out_tokens or 0)
         if record.path is Route.D_LOCAL and (kept := survived(record)) is not None:
             counter(metrics.CACHE, "held" if kept else "lost").add()
             saved = record.cached_tokens_decode * turn.plan.decode.record.kv_bytes_per_token

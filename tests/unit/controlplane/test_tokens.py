@@ -99,7 +99,7 @@ def test_tools_and_tool_calls_are_text() -> None:
     assert plain.size.text_bytes >= utf8_bytes(CHINESE)
     assert escaped.size.text_bytes == pytest.approx(plain.size.text_bytes, rel=0.01)
     huge = b'{"model":"m","messages":[{"role":"user","content":"x"}],"tools":["\\u0041",%b]}' % (b"9" * 5000)
-    assert Request(huge, True, {}).size.text_bytes > 5000
+    assert Chat().parse(huge, {}, Prefixes()).size.text_bytes > 5000
     call = {"id": "c", "function": {"name": "f", "arguments": json.dumps({"text": ENGLISH})}}
     asked = Message("assistant", None, tool_calls=[call])
     assert of_messages([asked]).text_bytes > len(ENGLISH)
