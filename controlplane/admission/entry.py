@@ -25,15 +25,15 @@ _OPEN = ("/live", "/ready", "/health", "/metrics", "/openapi.json", "/admin/", "
 class Visit:
     """Who comes, and under which ids."""
 
-    __slots__ = ("key", "request_id", "shown_id", "started_s", "trace_id")
+    __slots__ = ("client_id", "key", "request_id", "shown_id", "started_s", "trace_id")
 
     def __init__(self, headers: dict[bytes, bytes]) -> None:
         self.key: ApiKey | None = None
-        self.request_id = ids.token_hex(12)  # ours, for engines and records
-        given = headers.get(_REQUEST_ID)
-        self.shown_id = given if given and _CLIENT_ID.fullmatch(given) else self.request_id.encode()
-        given = headers.get(b"traceparent")
-        parent = _TRACEPARENT.fullmatch(given) if given else None
+        self.request_id = ids.token_hex(12)  # ours, which is unique
+        given = headers.get(_REQUEST_ID, b"")
+        self.client_id = given.decode() if _CLIENT_ID.fullmatch(given) else ""
+        self.shown_id = (self.client_id or self.request_id).encode()
+        parent = _TRACEPARENT.fullmatch(headers.get(b"traceparent", b""))
         self.trace_id = parent[1].decode() if parent else ids.token_hex(16)
         self.started_s = time.monotonic()
 

@@ -23,9 +23,10 @@ Which = dict[str, Any]
 
 # Of a turn's record, what was decided, on what grounds, and how it went; None = not known.
 _DECISION = (
-    *("ended_unix_s", "request_id", "trace_id", "session_id", "model", "placement", "slo_class", "turn"),
-    *("path", "reason", "cell", "score", "table_version", "explored", "prefill_worker", "decode_worker"),
-    *("n_ctx_tokens", "n_in_tokens", "n_out_tokens", "status", "outcome", "ttft_ms", "tpot_ms", "kv_bytes"),
+    *("ended_unix_s", "request_id", "client_request_id", "endpoint", "trace_id", "session_id"),
+    *("model", "placement", "slo_class", "turn", "path", "reason", "cell", "score"),
+    *("table_version", "explored", "prefill_worker", "decode_worker", "n_ctx_tokens"),
+    *("n_in_tokens", "n_out_tokens", "status", "outcome", "ttft_ms", "tpot_ms", "kv_bytes"),
     *("path_ttft_ms", "error_type", "streamed", "n_out_at_least", "retries", "migrations"),
 )
 
@@ -108,14 +109,16 @@ def _of_this_process(admin: APIRouter, parts: Parts) -> None:
         reason: Name = "",
         session: Name = "",
         model: Name = "",
+        request: Name = "",
     ) -> list[dict[str, Any]]:
-        """The decisions of late, the newest first, and how they turned out."""
+        """The last decisions, newest first, and how they turned out; `request` is either id of a request."""
         wanted = {"path": path, "reason": reason, "session_id": session, "model": model}
         filters = {name: value for name, value in wanted.items() if value}
         found = [
             each
             for each in reversed(parts.siblings.late())
             if all(getattr(each, name) == value for name, value in filters.items())
+            and (not request or request in (each.request_id, each.client_request_id))
         ]
         return [{name: known(getattr(each, name)) for name in _DECISION} for each in found[:limit]]
 

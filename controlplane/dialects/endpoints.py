@@ -41,4 +41,4 @@ def shape_of(path: str) -> ErrorShape:
     endpoint = ENDPOINTS.get(path)
     if endpoint is not None:
         return endpoint.dialect.errors
-    return ANTHROPIC if path.startswith("/v1/messages") else OPENAI
+    return ANTHROPIC if path.startswith("/v1/messages/") else OPENAI

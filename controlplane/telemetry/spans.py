@@ -13,6 +13,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from ppd.core.names import SPAN_ROUTE
 from ppd.runtime.tracing import traceparent
 
+_TRACESTATE = re.compile(rb"[\x20-\x7e]{1,512}")
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _propagator = TraceContextTextMapPropagator()
 _OFF: Span = NonRecordingSpan(trace.INVALID_SPAN_CONTEXT)
@@ -22,20 +23,27 @@ _NOTHING = nullcontext(_OFF)
 class Spans:
     """One turn's trace: a server span, and the legs under it."""
 
-    def __init__(self, tracer: Tracer | None, headers: Mapping[bytes, bytes], name: str) -> None:
-        """`name`: that of the server span. Without a tracer nothing is made."""
+    def __init__(
+        self,
+        tracer: Tracer | None,
+        headers: Mapping[bytes, bytes],
+        name: str,
+        attributes: Mapping[str, str] | None = None,
+    ) -> None:
+        """`name` and `attributes`: those of the server span. Without a tracer nothing is made."""
         self._tracer = tracer
         given = headers.get(b"traceparent")
         self._from_client = given.decode() if given and _TRACEPARENT.fullmatch(given) else ""
+        state = headers.get(b"tracestate", b"") if self._from_client else b""
+        self._state_from_client = state.decode() if _TRACESTATE.fullmatch(state) else ""
         self.server = _OFF
         self._routes: list[tuple[Span, int]] = []  # decided, with the time; ended with the turn
         if tracer is not None:
-            carrier = {
-                name: headers.get(name.encode(), b"").decode("latin-1")
-                for name in ("traceparent", "tracestate")
-            }
-            context = _propagator.extract(carrier) if carrier["traceparent"] else None
-            self.server = tracer.start_span(name, context=context, kind=SpanKind.SERVER)
+            carrier = {"traceparent": self._from_client, "tracestate": self._state_from_client}
+            context = _propagator.extract(carrier) if self._from_client else None
+            self.server = tracer.start_span(
+                name, context=context, kind=SpanKind.SERVER, attributes=attributes
+            )
 
     @property
     def trace_id(self) -> str:
@@ -96,6 +104,15 @@ class Spans:
     def parent_of(self, span: Span) -> str:
         """The `traceparent` that an engine gets: under `span`, or the client's own where we do not trace."""
         return (self._tracer and traceparent(span)) or self._from_client
+
+    def headers(self, span: Span) -> str:
+        """Header lines by which an engine's spans join the trace, under `span`."""
+        parent = self.parent_of(span)
+        if not parent:
+            return ""
+        state = span.get_span_context().trace_state.to_header() or self._state_from_client
+        lines = f"traceparent: {parent}\r\n"
+        return f"{lines}tracestate: {state}\r\n" if state else lines
 
     def end(self, status: int, error_type: str, attributes: dict[str, Any]) -> None:
         """`error_type`: a bounded label; empty where the request did not fail."""

@@ -87,6 +87,8 @@ class Ledger:
     def _record(self, turn: TurnState, now_s: float) -> TurnRecord:
         record = TurnRecord(
             request_id=turn.request_id,
+            client_request_id=turn.arrival.client_request_id,
+            endpoint=turn.client.path,
             ended_unix_s=time.time(),
             model=turn.request.model,
             placement=self._cluster.placement(turn.request.model),

@@ -107,7 +107,9 @@ class Lifecycle:
         if endpoint is None and unguarded(exchange.path):
             return Spans(None, exchange.headers, "")
         name = f"POST {endpoint.path}" if endpoint is not None else exchange.method
-        spans = Spans(self.tracer, exchange.headers, name)
+        visit = exchange.visit
+        ids = {"ppd.request_id": visit.request_id, "ppd.client_request_id": visit.client_id}
+        spans = Spans(self.tracer, exchange.headers, name, ids)
         if trace_id := spans.trace_id:
             traced(exchange, trace_id)
         return spans

@@ -44,6 +44,7 @@ class RequestState:
         self.endpoint = endpoint
         self.spans = spans
         self.request_id: str = client.visit.request_id
+        self.client_request_id: str = client.visit.client_id
         self.started_s = started_s
         self.queued_s: float | None = None  # None: it was refused before it could queue
         self.slo = ""
@@ -115,10 +116,9 @@ class TurnState:
     def engine_headers(self, span: Span, leg: str = "") -> bytes:
         """Header lines for an engine: the id of this leg, and the trace that its spans belong to."""
         again = f"-{self.retries}" if self.retries else ""
-        lines = f"x-request-id: {self.request_id}{leg}{again}\r\n"
-        if parent := self.spans.parent_of(span):
-            lines += f"traceparent: {parent}\r\n"
-        return lines.encode()
+        own, given = self.request_id, self.arrival.client_request_id
+        name = f"{given}-{own}" if given else own  # a client's id alone would not be unique
+        return f"x-request-id: {name}{leg}{again}\r\n{self.spans.headers(span)}".encode()
 
     # --- what happens, in order ---
 

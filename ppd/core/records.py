@@ -140,6 +140,8 @@ class TurnRecord(Record):
     placement: str
     path: Route
     reason: Reason
+    client_request_id: str = ""  # the client's own, where it sent one
+    endpoint: str = ""  # the path that was called, such as /v1/messages
     outcome: Outcome = Outcome.OK
     error_type: str = ""  # why the outcome is not ok
     status: int = 200

@@ -86,3 +86,86 @@ async def test_without_tracing_the_clients_context_goes_on(stack: Stack) -> None
     assert stack.engines["d0"].requests[0].headers["traceparent"] == parent
     await stack.ask("hi", headers={"traceparent": "nonsense"})
     assert "traceparent" not in stack.engines["d0"].requests[1].headers
+
+
+STATE = "vendor=a,other=b"
+ENDPOINTS = pytest.mark.parametrize(
+    "path",
+    [
+        *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+        *("/tokenize", "/detokenize", "/v1/messages/count_tokens"),
+    ],
+)
+
+
+async def post(stack: Stack, path: str, **headers: str) -> None:
+    asked = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x", "max_tokens": 2}
+    async with stack.http.post(stack.url + path, json={"model": "m", **asked}, headers=headers) as response:
+        assert response.status == 200
+        await response.read()
+
+
+@ENDPOINTS
+async def test_every_endpoint_is_a_part_of_the_clients_trace(
+    traced: tuple[Stack, InMemorySpanExporter], path: str
+) -> None:
+    stack, exporter = traced
+    await post(stack, path, traceparent=f"00-{TRACE}-b7ad6b7169203331-01", tracestate=STATE)
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    server = spans[f"POST {path}"]
+    assert f"{server.context.trace_id:032x}" == TRACE
+    for engine in stack.engines.values():
+        for seen in engine.requests:
+            leg = spans["ppd.prefill" if engine.name == "p0" else "ppd.decode"]
+            assert seen.headers["traceparent"] == f"00-{TRACE}-{leg.context.span_id:016x}-01"
+            assert seen.headers["tracestate"] == STATE
+    assert stack.frontend.ledger.recent[-1].trace_id == TRACE
+    assert stack.frontend.ledger.recent[-1].endpoint == path
+
+
+@ENDPOINTS
+async def test_without_tracing_its_state_goes_on_too(stack: Stack, path: str) -> None:
+    parent = f"00-{TRACE}-b7ad6b7169203331-01"
+    await post(stack, path, traceparent=parent, tracestate=STATE)
+    for name, state in (("x", STATE), (parent, "a=" + "x" * 600)):
+        await post(stack, path, traceparent=name, tracestate=state)
+    first, second, third = stack.engines["d0"].requests
+    assert (first.headers["traceparent"], first.headers["tracestate"]) == (parent, STATE)
+    assert "tracestate" not in second.headers
+    assert "tracestate" not in third.headers
+
+
+@ENDPOINTS
+async def test_the_clients_request_id_is_in_span_record_and_engine(
+    traced: tuple[Stack, InMemorySpanExporter], path: str
+) -> None:
+    stack, exporter = traced
+    await post(stack, path, **{"x-request-id": "mine-1"})
+    [server] = [span for span in exporter.get_finished_spans() if span.parent is None]
+    record = stack.frontend.ledger.recent[-1]
+    assert (server.attributes or {})["ppd.client_request_id"] == record.client_request_id == "mine-1"
+    assert (server.attributes or {})["ppd.request_id"] == record.request_id
+    for engine in stack.engines.values():
+        for seen in engine.requests:
+            assert seen.headers["x-request-id"].startswith(f"mine-1-{record.request_id}")
+
+
+@pytest.mark.parametrize("given", ["a b", "x" * 129, "ü", 'a"b'])
+async def test_an_id_that_is_not_clean_goes_nowhere(
+    traced: tuple[Stack, InMemorySpanExporter], given: str
+) -> None:
+    stack, exporter = traced
+    await post(stack, "/tokenize", **{"x-request-id": given})
+    record = stack.frontend.ledger.recent[-1]
+    assert record.client_request_id == ""
+    assert stack.engines["d0"].requests[0].headers["x-request-id"] == record.request_id
+    [server] = [span for span in exporter.get_finished_spans() if span.parent is None]
+    assert (server.attributes or {})["ppd.client_request_id"] == ""
+
+
+async def test_refusals_have_the_clients_id_too(traced: tuple[Stack, InMemorySpanExporter]) -> None:
+    stack, exporter = traced
+    async with await stack.chat("hi", model="nope", headers={"x-request-id": "mine-2"}) as response:
+        assert response.status == 404
+    [server] = exporter.get_finished_spans()
+    assert (server.attributes or {})["ppd.client_request_id"] == "mine-2"
