@@ -38,6 +38,7 @@ from controlplane.turn.ledger import Ledger
 from controlplane.turn.leg import Engines
 from controlplane.turn.lifecycle import Lifecycle
 from controlplane.turn.route import Router
+from controlplane.turn.stored import StoredResponses
 from controlplane.turn.tokens import TokenCounter
 from ppd.core import policies
 from ppd.core.names import Role
@@ -100,7 +101,8 @@ class Frontend:
         router = self.router = Router(self.cluster, policy, self.tables, self.links, settings.load_stale_s)
         engines = Engines(settings, logger)
         self.gate = Gate(settings.max_running, settings.max_queued, settings.queue_s)
-        turns = TurnHandler(settings, router, self.features, self.history, engines, logger)
+        self.stored = StoredResponses(self.sharing, settings.session_ttl_s)
+        turns = TurnHandler(settings, router, self.features, self.history, engines, self.stored, logger)
         parts = Parts(
             settings,
             self.cluster,
@@ -212,6 +214,7 @@ class Frontend:
             lag_s = 0.0
             self.sessions.expire(now_s)
             metrics.SESSIONS.set(len(self.sessions))
+            metrics.STORED_RESPONSES.set(len(self.stored))
             metrics.RUNNING.set(self.gate.running)
             metrics.QUEUED.set(self.gate.queued)
 

@@ -128,9 +128,9 @@ def no_such_response(response_id: str, param: str) -> ApiError:
 
 
 def of_engine(status: int, body: bytes) -> ApiError:
-    """An engine's refusal as ours: its status and message, without its internals. Of what it does not
-    implement the client should ask no other engine either: 400."""
-    status = 400 if status == 501 else status
+    """An engine's refusal as ours: its status and message, without its internals. What it does not implement
+    the client should ask of no other engine either."""
+    status = {405: 404, 501: 400}.get(status, status)
     message, param, code = "", None, None
     try:
         answer: Any = msgspec.json.decode(body)

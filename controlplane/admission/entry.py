@@ -25,10 +25,11 @@ _OPEN = ("/live", "/ready", "/health", "/metrics", "/openapi.json", "/admin/", "
 class Visit:
     """Who comes, and under which ids."""
 
-    __slots__ = ("client_id", "key", "request_id", "shown_id", "started_s", "trace_id")
+    __slots__ = ("client_id", "key", "request_id", "shown_id", "started_s", "target", "trace_id")
 
     def __init__(self, headers: dict[bytes, bytes]) -> None:
         self.key: ApiKey | None = None
+        self.target: Any = None  # what it asks for
         self.request_id = ids.token_hex(12)  # ours, which is unique
         given = headers.get(_REQUEST_ID, b"")
         self.client_id = given.decode() if _CLIENT_ID.fullmatch(given) else ""

@@ -3,9 +3,8 @@
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel
 
-from controlplane.dialects.endpoints import ENDPOINTS
+from controlplane.dialects.endpoints import ENDPOINTS, Endpoint
 from controlplane.dialects.schemas import AnthropicErrorAnswer, ErrorAnswer
 from controlplane.errors import ANTHROPIC
 
@@ -13,17 +12,29 @@ _STATUSES = (400, 401, 404, 408, 413, 415, 429, 431, 500, 502, 503, 504)
 
 
 def document(app: FastAPI) -> None:
-    for endpoint in ENDPOINTS.values():
+    for endpoint in ENDPOINTS:
         error = AnthropicErrorAnswer if endpoint.dialect.errors is ANTHROPIC else ErrorAnswer
         errors: dict[int | str, dict[str, Any]] = {status: {"model": error} for status in _STATUSES}
-        route = app.post(endpoint.path, tags=["engines"], response_model=endpoint.answer, responses=errors)
-        route(_never_called(endpoint.request))
+        app.add_api_route(
+            endpoint.path,
+            _never_called(endpoint),
+            methods=[endpoint.method],
+            tags=["engines"],
+            response_model=endpoint.answer,
+            responses=errors,
+        )
 
 
-def _never_called(model: type[BaseModel]) -> Any:
-    async def endpoint(body: Any) -> None:
+def _never_called(endpoint: Endpoint) -> Any:
+    async def with_body(body: Any) -> None:
         raise AssertionError("this path is served before FastAPI sees it")
 
-    endpoint.__annotations__ = {"body": model, "return": None}
-    endpoint.__name__ = model.__name__
-    return endpoint
+    async def of_response(response_id: str) -> None:
+        raise AssertionError("this path is served before FastAPI sees it")
+
+    if endpoint.request is None:
+        of_response.__name__ = endpoint.dialect.operation
+        return of_response
+    with_body.__annotations__ = {"body": endpoint.request, "return": None}
+    with_body.__name__ = endpoint.request.__name__
+    return with_body

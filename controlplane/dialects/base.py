@@ -92,7 +92,8 @@ class Request(msgspec.Struct, kw_only=True):
     n: int = 1
     limit_tokens: int | None = None
     one_engine: bool = False  # it cannot be handed from P to D
-    previous: str = ""  # the stored response that it continues
+    previous: str = ""  # the stored response that it continues, or asks for
+    keeps: bool = False  # its answer may be kept, and referred to by its id
 
 
 class Dialect(ABC):

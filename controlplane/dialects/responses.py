@@ -48,6 +48,7 @@ class _Body(msgspec.Struct):
     stream: bool | None = None
     max_output_tokens: Count | None = None
     background: bool | None = None
+    store: bool | None = None
     truncation: str | None = None
     previous_response_id: str | None = None
     previous_input_messages: msgspec.Raw = msgspec.Raw()
@@ -130,6 +131,7 @@ class Responses(Dialect):
             limit_tokens=parsed.max_output_tokens,
             one_engine=_one_engine(parsed),
             previous=parsed.previous_response_id or "",
+            keeps=parsed.store is not False,
         )
 
     def hold_to(self, request: Request, max_tokens: int) -> None:

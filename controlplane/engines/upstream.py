@@ -280,11 +280,18 @@ class Pool:
     async def post(
         self, path: bytes, headers: bytes, body: bytes, first_byte_s: float, idle_s: float
     ) -> Connection:
+        """`request`, with the most frequent method."""
+        return await self.request(b"POST", path, headers, body, first_byte_s, idle_s)
+
+    async def request(
+        self, method: bytes, path: bytes, headers: bytes, body: bytes, first_byte_s: float, idle_s: float
+    ) -> Connection:
         """Send a request and wait for the answer's head. `headers` are whole lines.
 
         A kept connection that the engine closed meanwhile is replaced once. Raises UpstreamError.
         """
-        head = b"POST %b HTTP/1.1\r\n%b%bcontent-length: %d\r\n\r\n" % (path, self._head, headers, len(body))
+        line = b"%b %b HTTP/1.1\r\n" % (method, path)
+        head = b"%b%b%bcontent-length: %d\r\n\r\n" % (line, self._head, headers, len(body))
         while True:
             connection = self._take() or await self._connect()
             try:

@@ -48,6 +48,9 @@ CANCELLED = Counter(
 REJECTED = Counter("ppd_rejected", "Requests turned away: full queue, long wait, key, its limits", ["why"])
 CACHE = Counter("ppd_session_cache", "Turns expected to be cached on D, by whether they were", ["result"])
 SESSIONS = Gauge("ppd_sessions", "Conversations remembered", multiprocess_mode="livesum")
+STORED_RESPONSES = Gauge(
+    "ppd_stored_responses", "Responses whose engine is known", multiprocess_mode="livesum"
+)
 SESSION_READS = Counter("ppd_session_reads", "Look-ups of unknown sessions in NATS", ["result"])
 RUNNING = Gauge("ppd_running", "Turns in progress", multiprocess_mode="livesum")
 QUEUED = Gauge("ppd_queued", "Turns waiting in the frontend", multiprocess_mode="livesum")

@@ -5,8 +5,9 @@ import logging
 import re
 
 from controlplane.admission.keys import is_admin
-from controlplane.dialects.base import Dialect, Request
 from controlplane.dialects.body_prefix import Prefixes
+from controlplane.dialects.endpoints import Target
+from controlplane.engines.worker import Worker
 from controlplane.errors import ApiError, no_such_response
 from controlplane.http.exchange import Exchange
 from controlplane.settings import FrontendSettings
@@ -16,12 +17,11 @@ from controlplane.turn.conversations import History
 from controlplane.turn.features import NO_CONVERSATION, Conversation, FeatureReader
 from controlplane.turn.leg import EngineFailedError, Engines, StreamBrokenError
 from controlplane.turn.legs import Legs
-from controlplane.turn.route import Plan, Router
+from controlplane.turn.route import Router, whole_on
 from controlplane.turn.state import RequestState, TurnState
 from controlplane.turn.stored import StoredResponses
 from ppd.core import names
-from ppd.core.decision import Decision
-from ppd.core.names import Reason, Role, Route
+from ppd.core.names import Reason, Route
 from ppd.runtime.keys import ApiKey
 
 _FORCE = names.H_FORCE.encode()
@@ -40,6 +40,7 @@ class TurnHandler:
         features: FeatureReader,
         history: History,
         engines: Engines,
+        stored: StoredResponses,
         logger: logging.Logger,
     ) -> None:
         self._settings = settings
@@ -47,17 +48,19 @@ class TurnHandler:
         self._features = features
         self._history = history
         self._engines = engines
-        self._stored = StoredResponses()
+        self._stored = stored
         self._legs = Legs(settings, router, engines, self._stored, logger)
         self._loop = asyncio.get_running_loop()
         self._prefixes = Prefixes()
 
-    def read(self, state: RequestState, dialect: Dialect) -> str:
-        """Parse the request and return the name of its model. Raises ApiError."""
-        client = state.client
+    def read(self, state: RequestState, target: Target) -> str:
+        """Parse the request and return the name of its model, if it says. Raises ApiError."""
+        client, dialect = state.client, target.endpoint.dialect
         request = state.request = dialect.parse(client.body, client.headers, self._prefixes)
         if client.visit.key is not None and client.visit.key.max_tokens:
             dialect.hold_to(request, client.visit.key.max_tokens)
+        if target.response_id:
+            request.previous, request.stream = target.response_id, target.stream
         state.force = self._force(client)
         state.slo = self._slo(client)
         return request.model
@@ -87,22 +90,23 @@ class TurnHandler:
             raise ApiError(400, f"{names.H_SLO}: up to 64 letters, digits, _ and -")
         return asked
 
-    async def serve(self, state: RequestState) -> None:
+    async def serve(self, state: RequestState, target: Target) -> None:
         """Identify, decide and place; then the legs, moving to other engines until the first byte is sent."""
         request = state.request
         conversation, begin_s = await self._identify(state)
+        keeper = await self._keeper(state) if request.previous else None
         failed: frozenset[str] = frozenset()
         while True:
             with state.spans.route() as span:
                 now_s = self._loop.time()
                 plan = (
                     self._router.plan(request, conversation, state.slo, now_s, failed, state.force)
-                    if not request.previous
-                    else self._at_home(request, failed)
+                    if keeper is None
+                    else whole_on(keeper)
                 )
                 turn = state.turn
                 if turn is None:
-                    turn = state.turn = TurnState(state, conversation, plan, now_s)
+                    turn = state.turn = TurnState(state, target, conversation, plan, now_s)
                 else:
                     turn.place(plan)
                 if span.is_recording():
@@ -116,8 +120,10 @@ class TurnHandler:
                 turn.retries += 1
                 metrics.RETRIES.labels("decode", error.kind).inc()
                 failed |= {error.worker.id}
-                if len(failed) >= MAX_TRIES or not self._router.can_serve(
-                    request.model, failed, self._loop.time()
+                if (
+                    keeper is not None
+                    or len(failed) >= MAX_TRIES
+                    or not self._router.can_serve(request.model, failed, self._loop.time())
                 ):
                     raise ApiError(502, "the engine that took this request failed") from None
                 turn.moved = Reason.DECODE_FAILED
@@ -149,13 +155,15 @@ class TurnHandler:
             begin_s = self._loop.time()
         return conversation, begin_s
 
-    def _at_home(self, request: Request, failed: frozenset[str]) -> Plan:
-        """Only the engine that keeps a response can continue it. Raises ApiError (404)."""
-        worker = self._router.cluster.workers.get(self._stored.worker(request.previous))
-        if worker is None or not worker.ready or worker.id in failed:
-            raise no_such_response(request.previous, "previous_response_id")
-        path = Route.D_LOCAL if worker.record.role is Role.DECODE else Route.REPLICA
-        return Plan(Decision(path, Reason.ONE_ENGINE), path, Reason.ONE_ENGINE, None, worker, False)
+    async def _keeper(self, state: RequestState) -> Worker:
+        """The engine that keeps the response that is asked for, or continued. Raises ApiError (404)."""
+        request, key = state.request, state.client.visit.key
+        found = await self._stored.find(request.previous, key.name if key is not None else "")
+        worker = self._router.cluster.workers.get(found)
+        if worker is None or not worker.ready or (request.model and worker.record.model != request.model):
+            param = "previous_response_id" if request.dialect.generates else "response_id"
+            raise no_such_response(request.previous, param)
+        return worker
 
     async def _claim(self, state: RequestState, conversation: Conversation) -> Conversation:
         """Agree with other frontends on the D of a conversation that begins under an explicit id."""

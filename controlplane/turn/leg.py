@@ -19,6 +19,7 @@ _MAX_RELEASES = 64
 _ERROR_BYTES = 64 * 1024
 # What an engine says of the request itself; any other refusal is the engine's own trouble.
 _CLIENTS_FAULT = frozenset({400, 413, 422, 501})
+_MISSING = frozenset({404, 405})
 
 
 class EngineFailedError(Exception):
@@ -63,13 +64,16 @@ class Engines:
         body: bytes,
         first_byte_s: float,
         dialect: Dialect,
+        method: bytes = b"POST",
     ) -> Connection:
         """Until the answer's head is there with status 200; the caller closes the connection.
 
         Raises EngineFailedError, or ApiError where the engine finds fault with the request.
         """
         try:
-            connection = await worker.pool.post(path, headers, body, first_byte_s, self._settings.idle_s)
+            connection = await worker.pool.request(
+                method, path, headers, body, first_byte_s, self._settings.idle_s
+            )
         except UpstreamError as error:
             raise self.failed(worker, error) from None
         if connection.status == 200:
@@ -81,7 +85,9 @@ class Engines:
             answer = b""
         finally:
             connection.close()
-        if connection.status in _CLIENTS_FAULT or (connection.status == 404 and dialect.not_found_is_final):
+        if connection.status in _CLIENTS_FAULT or (
+            connection.status in _MISSING and dialect.not_found_is_final
+        ):
             raise errors.of_engine(connection.status, answer)
         worker.failed(self._loop.time())
         self._log.warning("%s answered %d: %r", worker.name, connection.status, answer[:300])

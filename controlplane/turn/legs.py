@@ -102,7 +102,7 @@ class Legs:
                 try:
                     prefilled = await self._engines.prefill(
                         worker,
-                        turn.engine_path,
+                        turn.target.engine_path,
                         turn.engine_headers(span, "-p"),
                         body,
                         turn.request_id,
@@ -128,16 +128,23 @@ class Legs:
         self, turn: TurnState, worker: Worker, prefilled: Prefilled | None, span: Span
     ) -> Connection:
         kv = prefilled.kv if prefilled else None
-        hold = turn.hold = self._settings.pullback and worker.record.bidirectional
-        body = handoff.decode_body(turn.request, kv, turn.spans.parent_of(span), turn.request_id, hold)
+        hold = self._settings.pullback and worker.record.bidirectional and turn.request.dialect.generates
+        turn.hold = hold
+        method = turn.target.endpoint.method.encode()
+        body = (
+            handoff.decode_body(turn.request, kv, turn.spans.parent_of(span), turn.request_id, hold)
+            if method == b"POST"
+            else b""
+        )
         try:
             return await self._engines.send(
                 worker,
-                turn.engine_path,
+                turn.target.engine_path,
                 turn.engine_headers(span),
                 body,
                 self._settings.first_byte_s,
                 turn.request.dialect,
+                method,
             )
         except EngineFailedError as error:
             if prefilled is not None and error.kind in ("refused", "connect-timeout"):
@@ -167,7 +174,7 @@ class Legs:
         watch = turn.watch
         if watch is None:
             watch = turn.watch = dialect.watch(turn.request, turn.reported_cached)
-            self._stored.note(dialect.response_id(data), worker)
+            self._note_response(turn, dialect.response_id(data), worker)
             turn.first_token(self._loop.time())
             client.start(200, [*_STREAM_HEADERS, *turn.headers()])
         else:
@@ -212,9 +219,14 @@ class Legs:
             raise self._engines.failed(worker, error) from None
         except msgspec.DecodeError as error:
             raise EngineFailedError(worker, "protocol", f"its answer is no such JSON: {error}") from None
-        self._stored.note(seen.response_id, worker)
+        self._note_response(turn, seen.response_id, worker)
         turn.seen_whole(seen, self._loop.time())
         turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
+
+    def _note_response(self, turn: TurnState, response_id: str, worker: Worker) -> None:
+        if response_id and turn.request.keeps:
+            key = turn.client.visit.key
+            self._stored.note(response_id, key.name if key is not None else "", worker)
 
     async def _answer_of_prefill(self, turn: TurnState, prefilled: Prefilled) -> None:
         """P's one token ended the answer: it is the client's, and D is not needed."""

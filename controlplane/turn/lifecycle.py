@@ -8,7 +8,7 @@ from opentelemetry.trace import Tracer
 
 from controlplane.admission.entry import Entry, traced, unguarded
 from controlplane.admission.gate import Gate
-from controlplane.dialects.endpoints import ENDPOINTS, Endpoint, shape_of
+from controlplane.dialects.endpoints import Target, find, shape_of
 from controlplane.engines.cluster import Cluster
 from controlplane.errors import STOPPING, ApiError
 from controlplane.http.asgi import Asgi
@@ -20,7 +20,7 @@ from controlplane.turn.state import RequestState
 
 
 class Lifecycle:
-    """Serves exchanges: what is posted to ENDPOINTS on engines, all else by `surface`."""
+    """Serves exchanges: what `find` knows on engines, all else by `surface`."""
 
     def __init__(
         self,
@@ -50,7 +50,8 @@ class Lifecycle:
         error = self._entry.judge(exchange)
         if error is not None:
             return error
-        if self._endpoint(exchange) is None:
+        exchange.visit.target = find(exchange.method, exchange.path, exchange.query)
+        if exchange.visit.target is None:
             return self._surface.judge(exchange)
         if exchange.headers.get(b"content-encoding", b"identity") != b"identity":
             return ApiError(415, "compressed request bodies are not supported")
@@ -64,18 +65,18 @@ class Lifecycle:
         if self._entry.preflight(exchange):
             self._entry.log(exchange)
             return
-        endpoint = self._endpoint(exchange)
-        state = RequestState(exchange, endpoint, self._spans(exchange, endpoint), self._clock())
+        target: Target | None = exchange.visit.target
+        state = RequestState(exchange, target, self._spans(exchange, target), self._clock())
         key = None
         try:
             if exchange.refusal is not None:
                 raise exchange.refusal
             key = self._entry.enter(exchange)
-            if endpoint is None:
+            if target is None:
                 await self._surface(exchange)
                 state.status = exchange.status or 499
             else:
-                await self._relay(state, endpoint)
+                await self._relay(state, target)
         except ApiError as error:
             self._fail(state, error)
         except asyncio.CancelledError:
@@ -92,21 +93,17 @@ class Lifecycle:
         finally:
             exchange.unwatch()
             self._entry.leave(key)
-            if endpoint is not None:
+            if target is not None:
                 self._ledger.close(state, self._clock())
             else:
                 state.spans.end(state.status, state.error_type, {})
             self._entry.log(exchange)
 
-    @staticmethod
-    def _endpoint(exchange: Exchange) -> Endpoint | None:
-        return ENDPOINTS.get(exchange.path) if exchange.method == "POST" else None
-
-    def _spans(self, exchange: Exchange, endpoint: Endpoint | None) -> Spans:
+    def _spans(self, exchange: Exchange, target: Target | None) -> Spans:
         """Every request has a server span but those of health checks, scrapes and operators' pages."""
-        if endpoint is None and unguarded(exchange.path):
+        if target is None and unguarded(exchange.path):
             return Spans(None, exchange.headers, "")
-        name = f"POST {endpoint.path}" if endpoint is not None else exchange.method
+        name = exchange.method if target is None else f"{exchange.method} {target.endpoint.path}"
         visit = exchange.visit
         ids = {"ppd.request_id": visit.request_id, "ppd.client_request_id": visit.client_id}
         spans = Spans(self.tracer, exchange.headers, name, ids)
@@ -114,13 +111,14 @@ class Lifecycle:
             traced(exchange, trace_id)
         return spans
 
-    async def _relay(self, state: RequestState, endpoint: Endpoint) -> None:
+    async def _relay(self, state: RequestState, target: Target) -> None:
         """Parse, wait for a place, and have the engines answer before the deadline."""
-        self._cluster.check(self._turns.read(state, endpoint.dialect))
+        if model := self._turns.read(state, target):
+            self._cluster.check(model)
         state.client.watch(state.started_s + self._turn_s)
         await self._admit(state)
         try:
-            await self._turns.serve(state)
+            await self._turns.serve(state, target)
         finally:
             self._gate.leave()
 

@@ -103,6 +103,12 @@ class Router:
         return any(self.cluster.ready(model, role, now_s, failed) for role in Role)
 
 
+def whole_on(worker: Worker) -> Plan:
+    """The plan of a request that only this worker can serve."""
+    path = Route.D_LOCAL if worker.record.role is Role.DECODE else Route.REPLICA
+    return Plan(Decision(path, Reason.ONE_ENGINE), path, Reason.ONE_ENGINE, None, worker, False)
+
+
 class _Fleet:
     """The workers of one model that a turn has not tried yet, as `ppd.core.plan` asks for them."""
 

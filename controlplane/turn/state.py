@@ -9,7 +9,7 @@ from typing import Any
 from opentelemetry.trace import Span
 
 from controlplane.dialects.base import Prefilled, Request, Seen, Usage, Watch
-from controlplane.dialects.endpoints import Endpoint
+from controlplane.dialects.endpoints import Target
 from controlplane.engines.worker import Worker
 from controlplane.errors import ApiError
 from controlplane.http.exchange import Exchange, Headers
@@ -38,10 +38,10 @@ class RequestState:
 
     request: Request  # once it is parsed
 
-    def __init__(self, client: Exchange, endpoint: Endpoint | None, spans: Spans, started_s: float) -> None:
-        """`endpoint`: None where no engine serves it."""
+    def __init__(self, client: Exchange, target: Target | None, spans: Spans, started_s: float) -> None:
+        """`target`: None where no engine serves it."""
         self.client = client
-        self.endpoint = endpoint
+        self.target = target
         self.spans = spans
         self.request_id: str = client.visit.request_id
         self.client_request_id: str = client.visit.client_id
@@ -79,8 +79,9 @@ class TurnState:
     """One request on its engines. Filled step by step; the ledger reads it at the end."""
 
     def __init__(
-        self, arrival: RequestState, conversation: Conversation, plan: Plan, placed_s: float
+        self, arrival: RequestState, target: Target, conversation: Conversation, plan: Plan, placed_s: float
     ) -> None:
+        self.target = target
         self.arrival = arrival
         self.placed_s = placed_s
         self.client = arrival.client
@@ -105,7 +106,6 @@ class TurnState:
         self.prefill_prompt = 0  # prompt tokens as P counted them; 0 = no P did
         self.handed_off = False
         self.hold = False  # D was asked to hold its KV for a pull-back
-        self.engine_path = arrival.client.path.encode()
         self.retries = 0
         self.answered = False  # a part of the answer was sent
         self.first_s = 0.0  # its first token; 0 = not seen, as in an answer that is not streamed

@@ -148,6 +148,22 @@ async def test_another_frontend_takes_the_next_turn(cluster: Cluster) -> None:
     assert len(ids) == 1
 
 
+async def test_another_frontend_knows_who_keeps_a_response(cluster: Cluster) -> None:
+    """One that runs beside it, and one that starts later; but a made-up id leads nowhere."""
+    one, other = await cluster.frontend(), await cluster.frontend()
+    cluster.engines["d0"].answer_id = "resp_1"
+    async with one.http.post(f"{one.url}/v1/responses", json={"model": "m", "input": "hi"}) as response:
+        assert response.status == 200
+    await _shared(one)
+    for stack in (other, await cluster.frontend()):
+        for response_id, status in (("resp_1", 200), ("resp_2", 404)):
+            async with stack.http.get(f"{stack.url}/v1/responses/{response_id}") as response:
+                assert response.status == status
+            more = {"model": "m", "input": "more", "previous_response_id": response_id}
+            async with stack.http.post(f"{stack.url}/v1/responses", json=more) as response:
+                assert response.status == status
+
+
 async def test_a_restarted_frontend_remembers(cluster: Cluster) -> None:
     one = await cluster.frontend()
     async with await one.chat("hi", stream=True) as response:

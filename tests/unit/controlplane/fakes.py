@@ -35,6 +35,7 @@ class Seen:
     body: dict[str, Any]
     aborted: bool = False
     finished: bool = False
+    method: str = "POST"
 
 
 @dataclass
@@ -87,7 +88,8 @@ class FakeEngine:
                 except (ValueError, RecursionError):
                     await self._json(writer, 400, b'{"error":{"message":"no such JSON"}}')
                     continue
-                seen = Seen(lines[0].split(" ")[1], headers, raw, body)
+                method, path, _ = lines[0].split(" ")
+                seen = Seen(path, headers, raw, body, method=method)
                 if body.get("add_special_tokens") is False:  # /tokenize of an answer so far
                     count = self.tokenized or next(
                         i for i in range(len(self.words) + 1) if "".join(self.words[:i]) == body["prompt"]
@@ -120,7 +122,7 @@ class FakeEngine:
         kv = seen.body.get("kv_transfer_params") or {}
         if kv.get("do_remote_decode"):
             return await self._prefill(seen, writer, kind)
-        if str(seen.body.get("stream")).lower() in ("true", "1"):
+        if str(seen.body.get("stream")).lower() in ("true", "1") or "stream=true" in seen.path:
             return await self._stream(seen, writer, reader, fault)
         if kind == "empty":
             return await self._json(writer, 200, b"")
@@ -164,6 +166,10 @@ class FakeEngine:
         if (dialect := _WHOLE.get(seen.path)) is not None:
             usage = self._usage(seen, len(words))
             return dialect(self.answer_id, seen.body["model"], words, finish, usage)
+        if seen.path.startswith("/v1/responses/"):
+            usage = self._usage(seen, len(words))
+            answer = fake_dialects.responses(self.answer_id, "m", words, finish, usage)
+            return {**answer, "method": seen.method}
         if seen.path in _UTILITIES:
             return fake_dialects.utility(seen.path, self._usage(seen, 0))
         chat = "messages" in seen.body
@@ -241,9 +247,10 @@ class FakeEngine:
 
     def _events(self, seen: Seen) -> list[bytes]:
         """All events of a streamed answer."""
-        if (dialect := _EVENTS.get(seen.path)) is not None:
+        path = "/v1/responses" if seen.path.startswith("/v1/responses/") else seen.path
+        if (dialect := _EVENTS.get(path)) is not None:
             usage = self._usage(seen, len(self.words))
-            return dialect(self.answer_id, seen.body["model"], self.words, usage)
+            return dialect(self.answer_id, seen.body.get("model", "m"), self.words, usage)
         chat = "messages" in seen.body
         base = {
             "id": self.answer_id,
