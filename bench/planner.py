@@ -175,7 +175,7 @@ async def through_jetstream(folder: Path, count: int) -> dict[str, Any]:
 
 async def effect_ms(bus: Bus, tries: int = 20) -> dict[str, float]:
     """From asking for new weights until a watcher of the bucket has the new table ready for decisions."""
-    kv = await bus.kv("PPD_TABLE")
+    kv = await bus.js.key_value("PPD_TABLE")
     watcher = await kv.watchall()
     while await watcher.updates(timeout=5) is not None:
         pass

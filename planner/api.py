@@ -17,6 +17,7 @@ from nats.micro.service import Service
 from planner.tables import ConflictError, UnknownTableError
 from ppd.core.names import PLANNER_SERVICE, planner_subject
 from ppd.core.table import TableError
+from ppd.runtime.streams import TooLargeError
 
 _CLOSE_DEADLINE_S = 2.0
 
@@ -31,7 +32,7 @@ Handler = Callable[[bytes], Awaitable[Any]]
 def refusal(error: Exception) -> ServiceError:
     """`error` as the caller gets it: 4xx for what it may mend, 503 for an outage."""
     match error:
-        case msgspec.DecodeError() | TableError() | ValueError():
+        case msgspec.DecodeError() | TableError() | TooLargeError() | ValueError():
             return ServiceError("400", str(error))
         case UnknownTableError():
             return ServiceError("404", str(error))

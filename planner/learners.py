@@ -9,8 +9,9 @@ from ppd.core.learning.applied import Applied
 from ppd.core.learning.learner import Learner
 from ppd.core.learning.samples import Unfit
 from ppd.core.names import table_key
-from ppd.core.records import BadRecordError, TableSnapshot, TurnRecord, WorkerLoad, decode
+from ppd.core.records import BadRecordError, Record, TableSnapshot, TurnRecord, WorkerLoad, decode
 from ppd.core.table import Table, TableError
+from ppd.runtime.streams import TooLargeError
 
 
 class Held:
@@ -21,6 +22,7 @@ class Held:
         self.stream_id = stream_id
         self.applied = Applied(saved.applied if saved.stream_id == stream_id else ())
         self.turns = saved.turns
+        self.learns_after = saved.learns_after if saved.stream_id == stream_id else 0
         self.prior: TableSnapshot | None = None
         self.learner: Learner | None = None  # None until there is a table to be relative to
         self.dirty = False  # there is something to save
@@ -40,6 +42,7 @@ class Held:
             stream_id=stream_id,
             applied=tuple(self.applied.ranges) if stream_id == self.stream_id else (),
             turns=self.turns,
+            learns_after=self.learns_after if stream_id == self.stream_id else 0,
             learned=self.learner.learned if self.learner else self.saved.learned,
         )
 
@@ -53,6 +56,7 @@ class Learners:
         self._log = logger
         self._stream_id = ""
         self.held: dict[str, Held] = {}
+        self.too_large: dict[str, str] = {}  # key of the bucket -> why it cannot be saved
 
     async def claim(self, stream_id: str) -> None:
         """Take over what is saved, so that a former leader cannot write it any more; write back what only
@@ -82,7 +86,7 @@ class Learners:
     async def _claim_prior(self, key: str, mine: Held) -> None:
         prior = await self._store.read(prior_key(key), TableSnapshot)
         if prior is None and mine.prior is not None:
-            await self._store.write(prior_key(key), mine.prior)
+            await self._write(prior_key(key), mine.prior)
         prior = prior or mine.prior
         if prior is not None and mine.learner is None:
             try:
@@ -90,8 +94,9 @@ class Learners:
             except TableError as error:
                 self._log.error("the prior of %s is refused, learning starts anew: %s", key, error)
 
-    async def rebase(self, key: str, prior: TableSnapshot) -> None:
-        """Learn relative to `prior` from here on; what was learned against another one is dropped."""
+    async def rebase(self, key: str, prior: TableSnapshot, after: int = 0) -> None:
+        """Learn relative to `prior`, from the stream's messages after sequence number `after`; what was
+        learned against another prior is dropped."""
         held = self.held.get(key)
         if held is None:
             if len(self.held) >= MAX_TABLES:
@@ -99,7 +104,8 @@ class Learners:
             state = SavedState(model=prior.model, placement=prior.placement, token=self._token)
             held = self.held[key] = Held(state, self._stream_id)
         held.adopt(prior)
-        await self._store.write(prior_key(key), prior)
+        held.learns_after = after
+        await self._write(prior_key(key), prior)
         await self._save(key, held)
 
     def take(self, data: bytes, sequence: int, at_s: float) -> None:
@@ -123,7 +129,10 @@ class Learners:
             return
         held.turns += 1
         held.dirty = held.fresh = True
-        TURNS.labels(_learn(held, record, at_s)).inc()
+        if sequence <= held.learns_after:
+            TURNS.labels("before-rebuild").inc()
+        else:
+            TURNS.labels(_learn(held, record, at_s)).inc()
 
     def take_load(self, key: str, load: WorkerLoad, now_s: float) -> None:
         """A decode worker's report, for the table of the placement that it is part of."""
@@ -142,11 +151,24 @@ class Learners:
         state = held.snapshot(self._token, self._stream_id)
         held.dirty = False
         try:
-            await self._store.write(state_key(key), state)
+            if await self._write(state_key(key), state):
+                held.saved = state
         except BaseException:
             held.dirty = True
             raise
-        held.saved = state
+
+    async def _write(self, name: str, record: Record) -> bool:
+        """False for one that is too large: it goes on in memory, its turns are acknowledged, and a restart
+        forgets them."""
+        try:
+            await self._store.write(name, record)
+        except TooLargeError as error:
+            if name not in self.too_large:
+                self._log.error("cannot save %s", error)
+            self.too_large[name] = str(error)
+            return False
+        self.too_large.pop(name, None)
+        return True
 
 
 def _learn(held: Held, record: TurnRecord, at_s: float) -> str:

@@ -121,7 +121,8 @@ class Operations:
     async def rebuild(self, data: bytes) -> dict[str, Any]:
         """{model?, placement?, table?} -> the published version: `table`, or the nearest seed.
 
-        What was learned of the figures is dropped: it was relative to others.
+        What was learned of the figures is dropped: it was relative to others. Turns that are in the
+        stream already teach no more: `learns_from_sequence` is the first message that does.
         """
         request = _parse(data, RebuildRequest)
         given = request.table
@@ -135,9 +136,11 @@ class Operations:
                 return _published(made)
         current = self._tables.find(key)
         fresh = given or seeds.nearest(_placement(current.placement), current.model)
+        newest = await self._term.turns.newest()
+        # `rebase` drops the old learner before it first awaits: its figures are not published in between.
         published = await self._tables.change(key, lambda latest: _in_place_of(latest, fresh))
-        await self._term.learners.rebase(key, published)
-        return _published(published)
+        await self._term.learners.rebase(key, published, newest)
+        return _published(published) | {"learns_from_sequence": newest + 1}
 
     async def explain(self, data: bytes) -> dict[str, Any]:
         """{model?, placement?, and an ExplainRequest} -> what would happen to that turn, and why."""

@@ -8,6 +8,7 @@ from planner.metrics import FLIPS, show_learned
 from planner.tables import ConflictError, Tables
 from ppd.core.learning.publication import REFRESH_S, explore_share, improved
 from ppd.core.records import TableSnapshot
+from ppd.runtime.streams import TooLargeError
 
 
 class Publisher:
@@ -50,6 +51,8 @@ class Publisher:
             await self._tables.change(key, edit)
         except ConflictError as error:
             self._log.info("not published: %s", error)
+            return
+        except TooLargeError:  # logged, and shown in `status`
             return
         self._published_s[key] = now_s
         FLIPS.labels(key).inc(len(better.flips))

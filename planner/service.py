@@ -59,7 +59,8 @@ class Planner:
             return "NATS is away"
         if not self._watch.connected:
             return "etcd is away"
-        return self._trouble
+        learners = self._term.learners.too_large if self._term else {}
+        return self._trouble or "; ".join((*self._tables.too_large.values(), *learners.values()))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`; then save, and let another planner lead at once. Raises OSError: port taken."""
@@ -134,6 +135,7 @@ class Planner:
         try:
             waits = backoff_s()
             while self._leads(term):
+                await self._bus.connect()
                 try:
                     await term.run(self._no_trouble)
                 except (nats.errors.Error, TimeoutError) as error:

@@ -12,12 +12,12 @@ import msgspec
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
+from ppd.core import streams
 from ppd.core.learning.learner import Learned
-from ppd.core.names import stream_name
-from ppd.core.records import BadRecordError, Record, decode, encode
+from ppd.core.records import BadRecordError, Record, decode
 from ppd.runtime.bus import Bus
+from ppd.runtime.streams import bucket, value_of
 
-LEARNER_BUCKET = "PPD_LEARNER"
 _STATE, _PRIOR = ".state", ".prior"
 
 R = TypeVar("R", bound=Record)
@@ -36,6 +36,7 @@ class SavedState(Record):
     stream_id: str = ""
     applied: tuple[tuple[int, int], ...] = ()
     turns: int = 0  # applied so far
+    learns_after: int = 0  # the stream's newest message at the last rebuild: none up to it teaches
     learned: Learned = msgspec.field(default_factory=Learned)
     v: int = 1
 
@@ -54,14 +55,14 @@ class LearnerStore:
 
     def __init__(self, bus: Bus, namespace: str, logger: logging.Logger) -> None:
         self._bus = bus
-        self._bucket = stream_name(LEARNER_BUCKET, namespace)
+        self._stream = streams.learners(namespace)
         self._log = logger
         self._kv: KeyValue | None = None
         self._revisions: dict[str, int] = {}
         self._lock = asyncio.Lock()
 
     async def open(self) -> None:
-        self._kv = await self._bus.kv(self._bucket, history=2)
+        self._kv = await bucket(self._bus, self._stream, owner=True)
 
     @property
     def _open_kv(self) -> KeyValue:
@@ -71,8 +72,9 @@ class LearnerStore:
 
     async def tables(self) -> list[str]:
         """The keys of the tables that have a saved learner."""
-        prefix = f"$KV.{self._bucket}."
-        info = await self._bus.js.stream_info(f"KV_{self._bucket}", subjects_filter=prefix + ">")
+        every = self._stream.subjects[0]
+        info = await self._bus.js.stream_info(self._stream.name, subjects_filter=every)
+        prefix = every.removesuffix(">")
         keys = [subject.removeprefix(prefix) for subject in info.state.subjects or {}]
         return sorted(key.removesuffix(_STATE) for key in keys if key.endswith(_STATE))
 
@@ -95,14 +97,15 @@ class LearnerStore:
             return None
 
     async def write(self, key: str, record: Record) -> None:
-        """Raises FencedError if another planner wrote since this one read or wrote it."""
+        """Raises FencedError if another planner wrote since this one read or wrote it, and TooLargeError."""
+        data = value_of(self._bus, f"what was learned of {key}", record)
         async with self._lock:
             revision = self._revisions.get(key)
             try:
                 self._revisions[key] = await (
-                    self._open_kv.create(key, encode(record))
+                    self._open_kv.create(key, data)
                     if revision is None
-                    else self._open_kv.update(key, encode(record), last=revision)
+                    else self._open_kv.update(key, data, last=revision)
                 )
             except KeyWrongLastSequenceError as error:
                 raise FencedError(f"{key} was claimed by another planner") from error

@@ -1,23 +1,25 @@
 """The bucket PPD_TABLE as a planner knows it: per key the last good snapshot, set by compare-and-set."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
 
 import msgspec
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
 
 from planner.metrics import TABLE_VERSION, TABLES_REFUSED, show_table
 from planner.newest_versions import NewestVersions
-from ppd.core.names import TABLE_BUCKET, TABLE_HISTORY, stream_name, table_key
-from ppd.core.records import BadRecordError, TableSnapshot, decode, encode
+from ppd.core import streams
+from ppd.core.names import table_key
+from ppd.core.records import BadRecordError, TableSnapshot, decode
 from ppd.core.table import Table, TableError
-from ppd.runtime.bus import CALL_DEADLINE_S, Bus
+from ppd.runtime.bus import Bus
+from ppd.runtime.streams import TooLargeError, bucket, value_of
 
 MAX_TABLES = 256
-_HISTORY_TRIES = 5
 _MAX_TABLE_BYTES = 512 * 1024  # of one value: NATS takes 1 MiB
 
 
@@ -53,17 +55,18 @@ class Tables:
     def __init__(self, bus: Bus, newest: NewestVersions, namespace: str, logger: logging.Logger) -> None:
         self._bus = bus
         self._newest = newest
-        self._bucket = stream_name(TABLE_BUCKET, namespace)
+        self._stream = streams.tables(namespace)
         self._log = logger
         self._kv: KeyValue | None = None
         self._revisions: dict[str, int] = {}  # of what the bucket holds, good or not
         self._lock = asyncio.Lock()
         self.known: dict[str, TableSnapshot] = {}
         self.problems: dict[str, str] = {}  # key -> why the bucket's value was refused
+        self.too_large: dict[str, str] = {}  # key -> why it cannot be published
 
     async def open(self) -> None:
         """Find the bucket, or make it."""
-        self._kv = await self._bus.kv(self._bucket, history=TABLE_HISTORY)
+        self._kv = await bucket(self._bus, self._stream, owner=True)
 
     @property
     def _open_kv(self) -> KeyValue:
@@ -76,8 +79,9 @@ class Tables:
 
     async def refresh(self) -> None:
         """Read what is new in the bucket."""
-        prefix = f"$KV.{self._bucket}."
-        info = await self._bus.js.stream_info(f"KV_{self._bucket}", subjects_filter=prefix + ">")
+        every = self._stream.subjects[0]
+        info = await self._bus.js.stream_info(self._stream.name, subjects_filter=every)
+        prefix = every.removesuffix(">")
         keys = {subject.removeprefix(prefix) for subject in info.state.subjects or {}}
         for key in self._revisions.keys() - keys:
             del self._revisions[key]
@@ -118,12 +122,13 @@ class Tables:
             if key not in self._revisions or key in self.problems:
                 self._log.warning("writing version %d of %s back", snapshot.version, key)
                 async with self._lock:
-                    await self._write(key, snapshot)
+                    with contextlib.suppress(TooLargeError):
+                        await self._write(key, snapshot)
 
     async def create(self, snapshot: TableSnapshot, explore_share: float) -> TableSnapshot | None:
         """Publish a key's first table; None if there is one already.
 
-        It is version 1, or the one after the newest that the key ever had. Raises EtcdError.
+        It is version 1, or the one after the newest that the key ever had. Raises EtcdError, TooLargeError.
         """
         key = table_key(snapshot.model, snapshot.placement)
         async with self._lock:
@@ -142,7 +147,7 @@ class Tables:
         """Publish `edit(current)` as the next version.
 
         Raises UnknownTableError, TableError if the result cannot be trusted, ConflictError if another
-        planner was faster.
+        planner was faster, TooLargeError.
         """
         async with self._lock:
             current = self.find(key)
@@ -153,7 +158,14 @@ class Tables:
             return changed
 
     async def _write(self, key: str, snapshot: TableSnapshot) -> None:
-        data = encode(snapshot)
+        try:
+            data = value_of(self._bus, f"the table of {snapshot.model} on {snapshot.placement}", snapshot)
+        except TooLargeError as error:
+            if key not in self.too_large:
+                self._log.error("cannot publish %s", error)
+            self.too_large[key] = str(error)
+            raise
+        self.too_large.pop(key, None)
         check(data, key)
         await self._newest.rise(key, snapshot.version)
         try:
@@ -193,21 +205,18 @@ class Tables:
 
     async def history(self, key: str) -> list[TableSnapshot]:
         """The good versions that are kept, oldest first."""
-        entries: list[KeyValue.Entry] = []
-        # nats-py ends a history before its first entry where the server was quicker than the client: ask
-        # again until the newest entry is in it.
-        for _ in range(_HISTORY_TRIES):
+        subject = self._stream.subjects[0].removesuffix(">") + key
+        good: list[TableSnapshot] = []
+        sequence = 1
+        for _ in range(streams.TABLE_HISTORY):
             try:
-                newest = await asyncio.wait_for(self._open_kv.get(key), CALL_DEADLINE_S)
-                entries = await asyncio.wait_for(self._open_kv.history(key), 2 * CALL_DEADLINE_S)
-            except (NoKeysError, KeyNotFoundError):
-                continue
-            if (entries[-1].revision or 0) >= (newest.revision or 0):
+                # One by one: a watch of the key leaves its consumer behind at the server.
+                message = await self._bus.js.get_msg(
+                    self._stream.name, seq=sequence, subject=subject, next=True
+                )
+            except NotFoundError:
                 break
-        good = []
-        for entry in entries:
-            try:
-                good.append(check(entry.value or b"", key))
-            except TableError:
-                continue
+            with contextlib.suppress(TableError):
+                good.append(check(message.data or b"", key))
+            sequence = (message.seq or sequence) + 1
         return good

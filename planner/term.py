@@ -17,12 +17,12 @@ from planner.settings import PlannerSettings
 from planner.state import LearnerStore
 from planner.tables import Tables
 from planner.turns import MAX_UNACKED, Turns
-from ppd.core.names import SESSIONS_BUCKET, Role, load_subject, stream_name, table_key
+from ppd.core.names import Role, load_subject, table_key
 from ppd.core.records import BadRecordError, TableSnapshot, WorkerLoad, WorkerRecord, decode
 from ppd.runtime.bus import Bus
+from ppd.runtime.streams import TooLargeError
 
 _REFRESH_S = 5.0
-_SESSIONS_TTL_S = 3600.0
 _CLOSE_DEADLINE_S = 2.0
 
 
@@ -46,7 +46,7 @@ class Term:
         self._wanted = wanted
         self._workers = workers
         self._is_leader = is_leader
-        self._turns = Turns(bus, settings.namespace, settings.turns_age_s, settings.turns_bytes)
+        self.turns = Turns(bus, settings.namespace, settings.turns_age_s, settings.turns_bytes)
         self._unacked: list[Msg] = []
         self.token = token
         self.learners = Learners(LearnerStore(bus, settings.namespace, logger), token, logger)
@@ -54,7 +54,7 @@ class Term:
 
     @property
     def lag(self) -> int:
-        return self._turns.lag
+        return self.turns.lag
 
     async def run(self, began: Callable[[], None]) -> None:
         """Returns when the lead is lost. What is in memory is kept for the next run after a failure.
@@ -83,20 +83,19 @@ class Term:
         finally:
             with contextlib.suppress(nats.errors.Error, TimeoutError):
                 await asyncio.wait_for(loads.unsubscribe(), _CLOSE_DEADLINE_S)
-                await asyncio.wait_for(self._turns.close(), _CLOSE_DEADLINE_S)
+                await asyncio.wait_for(self.turns.close(), _CLOSE_DEADLINE_S)
 
     async def _fetch(self) -> list[Msg]:
-        messages = await self._turns.fetch()
+        messages = await self.turns.fetch()
         self._unacked += messages
-        LAG.set(self._turns.lag)
+        LAG.set(self.turns.lag)
         return messages
 
     async def _open(self) -> None:
         self._unacked.clear()  # what was not acknowledged comes again
         await self._tables.open()
-        await self._bus.kv(stream_name(SESSIONS_BUCKET, self._settings.namespace), ttl_s=_SESSIONS_TTL_S)
-        await self._turns.open()
-        await self.learners.claim(self._turns.stream_id)
+        await self.turns.open()
+        await self.learners.claim(self.turns.stream_id)
         await self._refresh()
 
     async def _refresh(self) -> None:
@@ -110,14 +109,15 @@ class Term:
     async def save(self) -> None:
         """Save what was learned, then acknowledge the turns that it was learned from."""
         unacked, self._unacked = self._unacked, []
-        await self.learners.save(self._turns.floor)
-        await self._turns.ack(unacked)
+        await self.learners.save(self.turns.floor)
+        await self.turns.ack(unacked)
 
     async def _make_tables(self) -> None:
         for model, placement in self._wanted.missing(
             self._tables.known, self._tables.models(), time.monotonic()
         ):
-            await self.publish_first(first_table(model, placement, self._tables.known.values()))
+            with contextlib.suppress(TooLargeError):  # logged, and shown in `status`
+                await self.publish_first(first_table(model, placement, self._tables.known.values()))
 
     async def publish_first(self, snapshot: TableSnapshot) -> TableSnapshot | None:
         """Publish a table that did not exist and learn relative to it; None if it did exist."""

@@ -7,8 +7,10 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.client import JetStreamContext
 
-from ppd.core.names import PLANNER_DURABLE, TURNS_STREAM, stream_name, turns_subject
+from ppd.core import streams
+from ppd.core.names import PLANNER_DURABLE
 from ppd.runtime.bus import Bus
+from ppd.runtime.streams import ensure
 
 BATCH = 1000
 MAX_UNACKED = 20_000
@@ -22,29 +24,21 @@ class Turns:
 
     def __init__(self, bus: Bus, namespace: str, age_s: float, max_bytes: int) -> None:
         self._bus = bus
-        self._stream = stream_name(TURNS_STREAM, namespace)
-        self._subject = turns_subject(namespace, "").rstrip(".") + ".>"
-        self._age_s = age_s
-        self._max_bytes = max_bytes
+        self._stream = streams.turns(namespace, age_s, max_bytes)
         self._sub: JetStreamContext.PullSubscription | None = None
         self._asked_s = 0.0
         self.stream_id = ""  # differs when the stream was lost and made anew, and so its sequence numbers
         self.floor = 0  # all up to here is acknowledged
         self.lag = 0  # records in the stream that were not delivered yet
 
-    async def ensure_stream(self) -> None:
-        """Make the stream if it is missing."""
-        await self._bus.ensure_stream(self._stream, [self._subject], self._age_s, self._max_bytes)
-        info = await self._bus.js.stream_info(self._stream)
-        self.stream_id = str(info.created)
-
     async def open(self) -> None:
         """The stream and the durable consumer, made where they are missing."""
-        await self.ensure_stream()
+        info = await ensure(self._bus, self._stream, owner=True)
+        self.stream_id = str(info.created)
         self._sub = await self._bus.js.pull_subscribe(
-            self._subject,
+            self._stream.subjects[0],
             durable=PLANNER_DURABLE,
-            stream=self._stream,
+            stream=self._stream.name,
             config=ConsumerConfig(
                 ack_policy=AckPolicy.EXPLICIT, ack_wait=_ACK_WAIT_S, max_ack_pending=MAX_UNACKED
             ),
@@ -64,10 +58,15 @@ class Turns:
 
     async def _ask(self) -> None:
         """Raises NotFoundError when the stream or the consumer is gone."""
-        info = await self._bus.js.consumer_info(self._stream, PLANNER_DURABLE)
+        info = await self._bus.js.consumer_info(self._stream.name, PLANNER_DURABLE)
         self._asked_s = time.monotonic()
         self.floor = info.ack_floor.stream_seq if info.ack_floor else 0
         self.lag = info.num_pending or 0
+
+    async def newest(self) -> int:
+        """The sequence number of the stream's newest message; 0 if there was none."""
+        info = await self._bus.js.stream_info(self._stream.name)
+        return int(info.state.last_seq)
 
     async def ack(self, messages: list[Msg]) -> None:
         for message in messages:

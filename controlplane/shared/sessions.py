@@ -1,11 +1,13 @@
 """Sessions shared with other frontends, and with the other processes of this one, through a NATS bucket.
 
-They are written behind. Who else serves hears each write at once, by a plain subscription, and keeps it
+They are written behind, one record per conversation: under the key that its next turn must extend. The record
+of the turn before is deleted. Who else serves hears each write at once, by a plain subscription, and keeps it
 unread for a while, so that the next turn finds it without a question. Only what was not heard (it was written
 before this process began) is asked of the bucket.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import OrderedDict
@@ -17,9 +19,10 @@ from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from controlplane.telemetry import metrics
-from ppd.core import names
+from ppd.core import streams
 from ppd.core.records import BadRecordError, SessionRecord, decode, encode
-from ppd.runtime.bus import Bus, BusError
+from ppd.runtime.bus import Bus, BusError, Message
+from ppd.runtime.streams import ensure
 
 READ_S = 0.1
 # For a write that is on its way while its conversation's next turn is here already.
@@ -31,7 +34,8 @@ _MAX_READS = 64  # at once; beyond them an unknown session is simply unknown
 _PAUSE_S = 0.002
 _BATCH = 256
 _RETRY_S = 1.0
-_BUCKET_BYTES = 1 << 30
+_CHECK_S = 10.0
+_DELETED = {"KV-Operation": "DEL", "Nats-TTL": "1s"}  # the mark of a deletion goes by itself
 _ERRORS = (TimeoutError, NatsError, BusError, BadRecordError, OSError)
 
 
@@ -40,16 +44,16 @@ class Sharing:
 
     def __init__(self, bus: Bus, namespace: str, ttl_s: float, logger: logging.Logger) -> None:
         self._bus = bus
-        self._bucket = names.stream_name(names.SESSIONS_BUCKET, namespace)
+        self._stream = streams.sessions(namespace, ttl_s)
         self._ttl_s = ttl_s
         self._log = logger
         self._kv: KeyValue | None = None
         self.reached = asyncio.Event()  # the bucket was: sessions go to, and come from, other frontends
         self._reads = 0
-        self._pending: dict[str, SessionRecord] = {}
+        self._pending: dict[str, SessionRecord | None] = {}  # None: to be deleted
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._prefix = f"$KV.{self._bucket}."
+        self._prefix = self._stream.subjects[0].removesuffix(">")
         self._heard: OrderedDict[str, bytes] = OrderedDict()
         self._awaited: dict[str, asyncio.Future[None]] = {}
         self._others = False  # another frontend was heard
@@ -59,8 +63,13 @@ class Sharing:
         """Sessions that are not written yet."""
         return len(self._pending)
 
-    def put(self, key: str, record: SessionRecord) -> None:
-        """Write soon; bounded, the oldest dropped first."""
+    def put(self, key: str, record: SessionRecord, replaced: str = "") -> None:
+        """Write soon, and delete what is at `replaced`; bounded, the oldest dropped first."""
+        if replaced and replaced != key and self._pending.pop(replaced, None) is None:
+            self._add(replaced, None)
+        self._add(key, record)
+
+    def _add(self, key: str, record: SessionRecord | None) -> None:
         if len(self._pending) >= _MAX_PENDING:
             self._pending.pop(next(iter(self._pending)))
             metrics.RECORDS.labels("session-dropped").inc()
@@ -131,17 +140,21 @@ class Sharing:
             return record
 
     async def run(self) -> None:
-        """Write behind, and hear what others write. For a Supervisor: raises on an outage; what was not
-        written is kept, bounded."""
+        """Hear what others write, and keep the bucket there. For a Supervisor: raises on an outage; what was
+        not written is kept, bounded."""
         await self._bus.connect()
-        self._kv = await self._bus.kv(self._bucket, history=1, ttl_s=self._ttl_s, max_bytes=_BUCKET_BYTES)
-        self.reached.set()
         subscription = await self._bus.nc.subscribe(self._prefix + ">", cb=self._hear)
         try:
-            while True:
-                if self._timer is None and self._pending:  # they waited for NATS
-                    self._write()
-                await asyncio.sleep(_RETRY_S)
+            async with self._bus.changes(self._stream.name) as changed:
+                await ensure(self._bus, self._stream, owner=True)
+                self._kv = await self._bus.js.key_value(self._stream.bucket)
+                self.reached.set()
+                while True:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(changed.wait(), _CHECK_S)
+                    await self._bus.connect()
+                    changed.clear()
+                    await ensure(self._bus, self._stream)
         finally:
             await subscription.unsubscribe()
 
@@ -149,18 +162,24 @@ class Sharing:
         """A batch of what waits, and soon the next one. No acknowledgement is awaited: a session that is lost
         costs one P->D turn."""
         self._timer = None
-        if self._kv is None:
-            return
         batch = list(islice(self._pending.items(), _BATCH))
-        if self._bus.publish_all((self._prefix + key, encode(record), "") for key, record in batch):
+        sent = self._kv is not None and self._bus.publish_all(self._message(*each) for each in batch)
+        if sent:
             for key, _ in batch:
                 del self._pending[key]
-            if self._pending:
-                self._timer = self._loop.call_later(_PAUSE_S, self._write)
+        if self._pending:
+            self._timer = self._loop.call_later(_PAUSE_S if sent else _RETRY_S, self._write)
+
+    def _message(self, key: str, record: SessionRecord | None) -> Message:
+        if record is None:
+            return self._prefix + key, b"", _DELETED
+        return self._prefix + key, encode(record), None
 
     async def _hear(self, message: Msg) -> None:
-        key = message.subject.rpartition(".")[2]
+        key = message.subject.removeprefix(self._prefix)
         self._others = True
+        if not message.data:  # deleted; a client that asks for its last answer again may still need it
+            return
         self._heard[key] = message.data
         if len(self._heard) > _MAX_HEARD:
             self._heard.popitem(last=False)

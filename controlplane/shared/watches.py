@@ -1,17 +1,15 @@
 """What the frontend listens to on NATS: the workers' load reports, and the planner's tables."""
 
 import asyncio
-from typing import Any
 
 from nats.aio.msg import Msg
 
 from controlplane.engines.cluster import Cluster
 from controlplane.shared.tables import Tables
-from ppd.core import names
+from ppd.core import names, streams
 from ppd.core.records import BadRecordError, WorkerLoad, decode
+from ppd.runtime.bucket_watch import watch_bucket
 from ppd.runtime.bus import Bus
-
-_CHECK_S = 30.0
 
 
 async def watch_loads(bus: Bus, namespace: str, cluster: Cluster) -> None:
@@ -33,18 +31,5 @@ async def watch_loads(bus: Bus, namespace: str, cluster: Cluster) -> None:
 
 
 async def watch_tables(bus: Bus, namespace: str, tables: Tables) -> None:
-    """For a Supervisor. Lists again from time to time, since a watch may fall silent over an outage."""
-    await bus.connect()
-    bucket = await bus.kv(names.stream_name(names.TABLE_BUCKET, namespace), names.TABLE_HISTORY)
-    while True:
-        watcher: Any = await bucket.watchall(ignore_deletes=True)
-        try:
-            async with asyncio.timeout(_CHECK_S):
-                while True:
-                    entry = await watcher.updates(timeout=_CHECK_S)
-                    if entry is not None and entry.value:
-                        tables.update(entry.key, entry.value)
-        except TimeoutError:
-            pass
-        finally:
-            await watcher.stop()
+    """For a Supervisor."""
+    await watch_bucket(bus, streams.tables(namespace), tables.update)

@@ -7,14 +7,13 @@ from collections import deque
 from itertools import islice
 
 from controlplane.telemetry import metrics
-from ppd.core import names
+from ppd.core import names, streams
 from ppd.core.records import TurnRecord, encode
 from ppd.runtime.bus import Bus, BusError
+from ppd.runtime.streams import ensure
 
 _BATCH = 256
 _PAUSE_S = 0.25  # gathers a batch, and lets the engines' reports on a turn's KV come in
-STREAM_AGE_S = 7 * 24 * 3600
-STREAM_BYTES = 1 << 30
 
 
 class Recorder:
@@ -42,12 +41,7 @@ class Recorder:
     async def run(self) -> None:
         """For a Supervisor: raises on an outage; what was not acknowledged is kept."""
         await self._bus.connect()
-        await self._bus.ensure_stream(
-            names.stream_name(names.TURNS_STREAM, self._namespace),
-            [names.turns_subject(self._namespace, "") + ">"],
-            max_age_s=STREAM_AGE_S,
-            max_bytes=STREAM_BYTES,
-        )
+        await ensure(self._bus, streams.turns(self._namespace))
         if self._pending:  # left behind by the run before
             self._filled.set()
         while True:
@@ -73,15 +67,16 @@ class Recorder:
         *others, last = batch
         connection = self._bus.connections
         sent = self._bus.publish_all(
-            (names.turns_subject(self._namespace, record.model), encode(record), record.request_id)
+            (names.turns_subject(self._namespace, record.model), encode(record), _headers(record))
             for record in others
         )
         if not sent:
             raise BusError("NATS is away")
+        await self._bus.sent()
         await self._bus.js.publish(
             names.turns_subject(self._namespace, last.model),
             encode(last),
-            headers={"Nats-Msg-Id": last.request_id},
+            headers=_headers(last),
         )
         if self._bus.connections != connection:  # the others may have gone down with the one before
             return
@@ -89,3 +84,7 @@ class Recorder:
             if self._pending and self._pending[0] is record:  # not dropped meanwhile
                 self._pending.popleft()
         metrics.RECORDS.labels("sent").inc(len(batch))
+
+
+def _headers(record: TurnRecord) -> dict[str, str]:
+    return {"Nats-Msg-Id": record.request_id}

@@ -68,7 +68,7 @@ class History:
         if after is not None:
             if turn.hold:
                 self._transfers.expect_hold(turn.request_id, session, after, session.decode_worker)
-            self._share(session, turn.request.model)
+            self._share(session, after, turn.request.model)
 
     def _session_of(self, turn: TurnState) -> Session:
         """The session that this turn continues, or a branch of it, or a new one."""
@@ -95,13 +95,16 @@ class History:
         """Where another frontend left the conversation, now known here too; else `match`."""
         places = identity.candidates(request.messages, request.keys)
         place = next((each for each in places if each.after is not None), None)
-        record = await self._sharing.get(f"{place.after:016x}") if place else None
-        if place is None or record is None:
+        if place is None or place.after is None:
+            return match
+        record = await self._sharing.get(_place(place.after))
+        if record is None:
             return match
         known = match.session if match and match.session.id == record.session_id else None
         session = known or Session(record.session_id, record.explicit_id)
         now_s = asyncio.get_running_loop().time()
         self._sessions.add_mark(session, _take_over(session, record), now_s)
+        session.shared = place.after
         session.last_s = now_s - max(0.0, time.time() - record.last_unix_s)
         return Match(session, session.marks[-1], True, place.messages)
 
@@ -132,9 +135,10 @@ class History:
         self._sessions.keep(session, asyncio.get_running_loop().time())
         return session
 
-    def _share(self, session: Session, model: str) -> None:
+    def _share(self, session: Session, after: int, model: str) -> None:
         record = _to_record(session, model)
-        self._sharing.put(record.after, record)
+        self._sharing.put(_place(after), record, _place(session.shared) if session.shared else "")
+        session.shared = after
         if session.explicit_id:
             self._sharing.put(_explicit_place(session.explicit_id), record)
 
@@ -143,9 +147,14 @@ def _backwards(request: Request) -> range:
     return range(len(request.messages) - 1, -1, -1)
 
 
+def _place(after: int) -> str:
+    """The key under which a conversation is shared, by the history that its next turn must extend."""
+    return f"{after:016x}"
+
+
 def _explicit_place(key: str) -> str:
-    """Where the session of an explicit id is shared, beside the places of histories."""
-    return f"x{xxhash.xxh3_64_intdigest(key.encode('utf-8', 'surrogatepass')):016x}"
+    """The key of an explicit id's session: a level below those of conversations, which are counted."""
+    return f"id.{xxhash.xxh3_64_intdigest(key.encode('utf-8', 'surrogatepass')):016x}"
 
 
 def _to_record(session: Session, model: str) -> SessionRecord:

@@ -86,10 +86,10 @@ def leader_key(namespace: str) -> str:
     return f"/ppd/{namespace}/planner/leader"
 
 
-# --- NATS -----------------------------------------------------------------------------------------
+# --- NATS (what bounds the streams and buckets: ppd.core.streams) ---------------------------------
 TURNS_STREAM = "PPD_TURNS"
 TABLE_BUCKET = "PPD_TABLE"
-TABLE_HISTORY = 32  # versions of each table that are kept, whoever makes the bucket
+LEARNER_BUCKET = "PPD_LEARNER"
 SESSIONS_BUCKET = "PPD_SESSIONS"
 PLANNER_SERVICE = "ppd-planner"
 PLANNER_DURABLE = "ppd-planner"

@@ -5,6 +5,7 @@ that old and new processes run side by side. JSON on the wire, so that `etcdctl 
 something that a person can read.
 """
 
+import zlib
 from typing import Any, TypeVar
 
 import msgspec
@@ -268,6 +269,8 @@ class TableSnapshot(Record):
 
 
 R = TypeVar("R", bound=Record)
+_ZLIB = b"\x78"  # the first byte of what zlib compressed; JSON never begins with it
+_MAX_UNPACKED_BYTES = 16 << 20
 _encoder = msgspec.json.Encoder()
 
 
@@ -280,12 +283,12 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes, kind: type[R], version: int = 1) -> R:
-    """`data` as a record of `kind`.
+    """`data`, plain or compressed by zlib, as a record of `kind`.
 
     Raises BadRecordError if the bytes are not one, or if their `v` is newer than this code understands.
     """
     try:
-        record = msgspec.json.decode(data, type=kind)
+        record = msgspec.json.decode(_unpacked(data) if data[:1] == _ZLIB else data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRecordError(f"not a {kind.__name__}: {error}") from error
     if getattr(record, "v", version) > version:
@@ -293,3 +296,14 @@ def decode(data: bytes, kind: type[R], version: int = 1) -> R:
             f"{kind.__name__} of version {getattr(record, 'v', '?')}: this code knows {version}"
         )
     return record
+
+
+def _unpacked(data: bytes) -> bytes:
+    unpacker = zlib.decompressobj()
+    try:
+        plain = unpacker.decompress(data, _MAX_UNPACKED_BYTES)
+    except zlib.error as error:
+        raise BadRecordError(f"cannot be decompressed: {error}") from error
+    if not unpacker.eof:
+        raise BadRecordError(f"is cut off, or has more than {_MAX_UNPACKED_BYTES} bytes")
+    return plain

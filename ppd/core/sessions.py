@@ -46,6 +46,7 @@ class Session:
         "p_known_tokens",
         "prefill_worker",
         "pullback",
+        "shared",
         "trace",
     )
 
@@ -61,6 +62,7 @@ class Session:
         self.last_path = Route.P_D
         self.last_s = 0.0
         self.pullback: Pullback | None = None
+        self.shared = 0  # the key under which other frontends find it; 0 = none. A branch has its own
         self.trace = ""  # the `traceparent` of its last turn, where that was traced
         self._serial = 0
 

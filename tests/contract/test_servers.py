@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 from nats.js.errors import NotFoundError
 
+from ppd.core.streams import Stream
 from ppd.runtime.bus import Bus
+from ppd.runtime.streams import ensure
 from ppd.runtime.etcd import Etcd, EtcdError
 from tests.support.servers import EtcdServer, NatsServer
 
@@ -46,7 +48,7 @@ async def test_nats_keeps_its_streams_over_a_kill_and_loses_them_when_wiped(
 
     bus = Bus([server.url], "test")
     await bus.connect()
-    await bus.ensure_stream("S", ["s.>"], 600, 1 << 20)
+    await ensure(bus, Stream("S", ("s.>",), 600, 1 << 20))
     await bus.close()
     server.restart()
     assert await found() == "S"

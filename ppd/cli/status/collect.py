@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import uuid
 from typing import Any
 
 import nats.errors
 from nats.aio.msg import Msg
+from nats.js.api import ConsumerConfig
 from nats.js.errors import KeyNotFoundError, NotFoundError
 
 from ppd.cli.stack.probes import ask_planner, http_get, registered
@@ -140,11 +142,20 @@ async def _from_nats(servers: list[str], namespace: str) -> _FromNats | None:
 
 
 async def _sessions(bus: Bus, namespace: str) -> int:
+    """Conversations that frontends share: keys of one level. Those of explicit ids lie a level below."""
+    bucket = stream_name(SESSIONS_BUCKET, namespace)
+    config = ConsumerConfig(
+        name=f"ppd-status-{uuid.uuid4().hex}",
+        filter_subject=f"$KV.{bucket}.*",
+        inactive_threshold=_CONNECT_S,
+        mem_storage=True,
+    )
     try:
-        info = await bus.js.stream_info(f"KV_{stream_name(SESSIONS_BUCKET, namespace)}")
+        consumer = await bus.js.add_consumer(f"KV_{bucket}", config)
+        await bus.js.delete_consumer(f"KV_{bucket}", consumer.name)
     except NotFoundError:
         return 0
-    return int(info.state.messages)
+    return int(consumer.num_pending or 0)
 
 
 async def _tables(bus: Bus, namespace: str) -> list[TableVersion]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from nats.js.errors import BucketNotFoundError
 
-from ppd.core import names
+from ppd.core import names, streams
 from ppd.core.names import Role, worker_key
 from ppd.core.records import (
     CellRecord,
@@ -24,6 +24,7 @@ from ppd.core.records import (
     decode,
     encode,
 )
+from ppd.runtime.streams import bucket as open_bucket
 from tests.contract.controlplane.conftest import Cluster, Stack, until
 from tests.support.servers import EtcdServer, NatsServer
 
@@ -91,14 +92,12 @@ async def test_a_bucket_that_the_frontend_made_keeps_as_many_versions_as_the_pla
             found.append((await bucket.status()).history)
             break
         await asyncio.sleep(0.1)
-    assert found == [names.TABLE_HISTORY]
+    assert found == [streams.TABLE_HISTORY]
 
 
 async def test_a_published_table_takes_effect_and_a_bad_one_does_not(cluster: Cluster) -> None:
     stack = await cluster.frontend(policy="ppd")
-    bucket = await stack.frontend.bus.kv(
-        names.stream_name(names.TABLE_BUCKET, cluster.namespace), names.TABLE_HISTORY
-    )
+    bucket = await open_bucket(stack.frontend.bus, streams.tables(cluster.namespace))
     key = names.table_key("m", "1P1D")
 
     def version() -> int:

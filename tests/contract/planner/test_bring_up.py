@@ -23,7 +23,7 @@ async def test_it_publishes_a_seed_for_the_running_placement_and_counts_turns(
     await add_worker(etcd, namespace, "d0", Role.DECODE)
 
     async def table() -> TableSnapshot | None:
-        kv = await bus.kv(f"PPD_TABLE_{namespace}")
+        kv = await bus.js.key_value(f"PPD_TABLE_{namespace}")
         entry = await kv.get(table_key(MODEL, "1P1D"))
         return decode(entry.value or b"", TableSnapshot)
 

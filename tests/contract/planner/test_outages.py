@@ -41,11 +41,11 @@ class Stack:
         await client.close()
 
     async def put(self, data: bytes) -> None:
-        kv = await self.bus.kv(f"PPD_TABLE_{self.namespace}")
+        kv = await self.bus.js.key_value(f"PPD_TABLE_{self.namespace}")
         await kv.put(KEY, data)
 
     async def published(self) -> TableSnapshot:
-        kv = await self.bus.kv(f"PPD_TABLE_{self.namespace}")
+        kv = await self.bus.js.key_value(f"PPD_TABLE_{self.namespace}")
         return decode((await kv.get(KEY)).value or b"", TableSnapshot)
 
     async def status(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ async def test_a_spoilt_table_is_refused_and_the_last_good_one_put_back(stack: S
     await stack.put(data)
 
     async def put_back() -> Any:
-        found = await stack.bus.kv(f"PPD_TABLE_{stack.namespace}")
+        found = await stack.bus.js.key_value(f"PPD_TABLE_{stack.namespace}")
         entry = await found.get(KEY)
         return entry.value != data and decode(entry.value or b"", TableSnapshot)
 
@@ -237,7 +237,7 @@ async def test_full_storage_is_said_and_healed(
     await stack.add_pair()
     await stack.bus.connect()
     await stack.until("a table", lambda status: bool(status["tables"]))
-    kv = await stack.bus.kv("FILLER")
+    kv = await stack.bus.js.create_key_value(bucket="FILLER")
 
     async def full() -> bool:
         try:

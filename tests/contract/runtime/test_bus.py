@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
+from ppd.core.streams import Stream
 from ppd.runtime.bus import DROPPED, Bus, BusError
+from ppd.runtime.streams import ensure
 from tests.contract.runtime.test_registry import until
 
 pytestmark = pytest.mark.contract
@@ -51,10 +53,10 @@ async def test_outage_drops_and_counts_then_heals(fresh_nats):
 
 async def test_many_at_once_arrive_in_order_and_jetstream_drops_what_it_has(nats_server, namespace):
     bus = Bus([nats_server.url], "test")
-    assert not bus.publish_all([("x", b"", "")])
+    assert not bus.publish_all([("x", b"", None)])
     await bus.connect()
     name = f"S{namespace}".replace("-", "_")
-    await bus.ensure_stream(name, [f"{name}.>"], 3600, 1 << 20)
+    await ensure(bus, Stream(name, (f"{name}.>",), 3600, 1 << 20))
     got: list[bytes] = []
 
     async def on_message(message):
@@ -63,8 +65,8 @@ async def test_many_at_once_arrive_in_order_and_jetstream_drops_what_it_has(nats
     await bus.nc.subscribe(f"{name}.a", cb=on_message)
     await bus.nc.flush()
     payloads = [b"", b"\r\nPUB x 1\r\n", *(b"%d" % i * i for i in range(300))]
-    assert bus.publish_all((f"{name}.a", data, f"id-{i}") for i, data in enumerate(payloads))
-    assert bus.publish_all([(f"{name}.a", b"again", "id-7"), (f"{name}.a", b"plain", "")])
+    assert bus.publish_all((f"{name}.a", data, {"Nats-Msg-Id": f"id-{i}"}) for i, data in enumerate(payloads))
+    assert bus.publish_all([(f"{name}.a", b"again", {"Nats-Msg-Id": "id-7"}), (f"{name}.a", b"plain", None)])
     await until(lambda: len(got) == len(payloads) + 2)
     assert got[: len(payloads)] == payloads
 
@@ -75,18 +77,4 @@ async def test_many_at_once_arrive_in_order_and_jetstream_drops_what_it_has(nats
         while await stored() < len(payloads) + 1:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert await stored() == len(payloads) + 1
-    await bus.close()
-
-
-async def test_streams_and_buckets_are_created_once_and_left_as_they_are(nats_server, namespace):
-    bus = Bus([nats_server.url], "test")
-    await bus.connect()
-    name = f"S{namespace}".replace("-", "_")
-    for max_bytes in (1 << 20, 2 << 20):
-        await bus.ensure_stream(name, [f"{name}.>"], 3600, max_bytes)
-    assert (await bus.js.stream_info(name)).config.max_bytes == 1 << 20
-    for _ in range(2):
-        bucket = await bus.kv(f"B{name}", history=5)
-    await bucket.put("k", b"v")
-    assert (await bucket.get("k")).value == b"v"
     await bus.close()
