@@ -1,6 +1,7 @@
 """The FastAPI surface: models, health, metrics, the OpenAPI document; what an operator asks is in `admin`."""
 
 import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -18,6 +19,7 @@ from controlplane.dialects.endpoints import shape_of
 from controlplane.errors import ApiError, no_such_model
 from controlplane.telemetry import metrics
 from ppd.core.names import Role
+from ppd.core.policies import needs_table
 
 
 def build(parts: Parts) -> FastAPI:
@@ -126,21 +128,22 @@ def _health(parts: Parts) -> dict[str, Any]:
         missing = [role.value for role in (Role.PREFILL, Role.DECODE) if not roles[role]]
         if roles[Role.REPLICA] and len(missing) == 2:
             missing = []
+        placement = parts.cluster.placement(name)
+        table = parts.tables.table(name, placement)
         models[name] = {
             "servable": parts.cluster.servable(name),
-            "placement": parts.cluster.placement(name),
+            "placement": placement,
             "ready": counts,
             "missing": missing,
             "suspect": parts.cluster.suspects(name),
-            "table_version": table.version
-            if (table := parts.tables.table(name, parts.cluster.placement(name)))
-            else None,
+            "table_version": table.version if table else None,
+            "lacks_table": table is None and _chooses(parts, counts),
         }
     servable = any(model["servable"] for model in models.values())
     outages = [
         what for what, up in (("etcd", parts.watch.connected), ("nats", parts.bus.connected)) if not up
     ]
-    lacking = any(model["missing"] or model["suspect"] for model in models.values())
+    lacking = any(model["missing"] or model["suspect"] or model["lacks_table"] for model in models.values())
     whole = servable and not outages and not lacking
     return {
         "status": "ok" if whole else "degraded" if servable else "unavailable",
@@ -153,6 +156,11 @@ def _health(parts: Parts) -> dict[str, Any]:
     }
 
 
+def _chooses(parts: Parts, ready: Mapping[str, int]) -> bool:
+    """Whether there is a path to choose, and a table to choose it by."""
+    return bool(ready[Role.PREFILL] and ready[Role.DECODE]) and needs_table(parts.settings.policy)
+
+
 def _why(models: dict[str, Any], outages: list[str]) -> list[str]:
     reasons = [f"{name} is away; the last known view serves on" for name in outages]
     if not models:
@@ -160,5 +168,10 @@ def _why(models: dict[str, Any], outages: list[str]) -> list[str]:
     for name, model in models.items():
         if model["missing"]:
             reasons.append(f"{name}: no {' and no '.join(model['missing'])} worker is ready")
+        if model["lacks_table"]:
+            reasons.append(
+                f"{name}: no table for {model['placement']} has come from the planner; later turns stay on "
+                "their decode worker. `ppd status` shows the planner's trouble"
+            )
         reasons += [f"{name}: {worker} is suspect, {why}" for worker, why in model["suspect"].items()]
     return reasons

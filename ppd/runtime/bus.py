@@ -205,8 +205,8 @@ class Bus:
             await asyncio.wait([self._sending])
 
     def _socket(self) -> TcpTransport | None:
-        """The client's own writer, which is no part of its API: pyproject.toml pins the version. None where
-        the client has none, or one that does not send what is written at once (WebSocket)."""
+        """The client's own writer, which is no part of its API (pyproject.toml pins the version). None where
+        the client has none, or one that sends nothing before it is asked to (WebSocket)."""
         transport = getattr(self.nc, "_transport", None)
         return transport if isinstance(transport, TcpTransport) else None
 

@@ -7,8 +7,8 @@ from nats.js.errors import NotFoundError
 
 from ppd.core.streams import Stream
 from ppd.runtime.bus import Bus
-from ppd.runtime.streams import ensure
 from ppd.runtime.etcd import Etcd, EtcdError
+from ppd.runtime.streams import ensure
 from tests.support.servers import EtcdServer, NatsServer
 
 pytestmark = pytest.mark.contract

@@ -155,7 +155,7 @@ class NatsServer(Server):
 
     def __init__(self, folder: Path, options: Iterable[str] = ()) -> None:
         super().__init__(folder)
-        self._options = list(options)
+        self.options = list(options)
         # Streams reserve their bounds, together more than a small disk has.
         self._store_limit = ", max_file_store: 1TB"
 
@@ -171,7 +171,7 @@ class NatsServer(Server):
         configuration = self.folder / "nats.conf"
         store = f'store_dir: "{self.folder}/data"{self._store_limit}'
         lines = [f'listen: "{self.address}"', f"jetstream {{ {store} }}"]
-        configuration.write_text("\n".join([*lines, *self._options]) + "\n")
+        configuration.write_text("\n".join([*lines, *self.options]) + "\n")
         return [binary("nats-server"), "--config", str(configuration)]
 
     def is_ready(self) -> bool:

@@ -31,6 +31,7 @@ _POLICIES: dict[str, Callable[..., Policy]] = {
     "least_ttft": LeastTtft,
 }
 NAMES = tuple(_POLICIES)
+_BY_TABLE = frozenset({DEFAULT, "ppd", "least_ttft"})
 
 
 class UnknownPolicyError(ValueError):
@@ -49,6 +50,11 @@ def make(spec: str, **options: Any) -> Policy:
         return _POLICIES[name](**_options(text), **options)
     except (TypeError, ValueError) as error:
         raise UnknownPolicyError(f"policy {spec}: {error}") from error
+
+
+def needs_table(spec: str) -> bool:
+    """Whether the policy that `spec` names decides by a table, so that it is degraded without one."""
+    return spec.partition(":")[0] in _BY_TABLE
 
 
 def _options(text: str) -> dict[str, float]:

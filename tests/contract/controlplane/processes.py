@@ -61,6 +61,12 @@ def _start(argv: list[str], log: Path, ulimit: str = "") -> subprocess.Popen[byt
         return subprocess.Popen(argv, stdout=file, stderr=file)
 
 
+def _whole(health: dict[str, Any]) -> bool:
+    """All engines and both servers are there; no planner runs, so there is no table."""
+    connected = health["etcd"] == health["nats"] == "connected"
+    return connected and not any(model["missing"] for model in health["models"].values())
+
+
 def _listening(port: int) -> int:
     """How many of the processes let clients in: each listens once it can serve."""
     found = psutil.net_connections("tcp")
@@ -92,7 +98,7 @@ async def processes(
                     status, text = await made.get("/health")
                 except (aiohttp.ClientError, TimeoutError):
                     status, text = 0, ""
-                whole = status == 200 and json.loads(text)["status"] == "ok"
+                whole = status == 200 and _whole(json.loads(text))
                 seen = seen + 1 if whole else 0
                 if not whole:
                     await asyncio.sleep(0.1)

@@ -40,7 +40,9 @@ async def test_a_stream_is_as_declared_and_the_owners_settings_reach_it(
 ) -> None:
     name = f"{declared.name}_{namespace}".replace("-", "_")
     mine = declared._replace(name=name, subjects=(f"{name}.>",))
-    other = mine._replace(max_age_s=60.0, max_bytes=1 << 16, max_per_subject=7, drop_oldest=not mine.drop_oldest)
+    other = mine._replace(
+        max_age_s=60.0, max_bytes=1 << 16, max_per_subject=7, drop_oldest=not mine.drop_oldest
+    )
     await ensure(bus, other)
     assert (await ensure(bus, mine)).config.max_age == 60.0, "who is not the owner changes nothing"
     for _ in range(2):

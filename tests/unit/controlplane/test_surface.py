@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from ppd.core.names import Role
+from ppd.core import seeds
+from ppd.core.names import Role, table_key
+from ppd.core.placement import parse_placement
+from ppd.core.records import encode
 from tests.unit.controlplane.conftest import Stack, running
 
 pytestmark = pytest.mark.unit
@@ -97,6 +100,30 @@ async def test_health_names_what_is_missing() -> None:
         assert health["status"] == "degraded"
         assert health["models"]["m"]["missing"] == ["prefill"]
         assert any("no prefill worker" in why for why in health["why"])
+
+
+async def test_health_is_degraded_for_want_of_a_table_where_one_decides() -> None:
+    for policy, placement, lacks in (
+        ("adaptive", {"p0": Role.PREFILL, "d0": Role.DECODE}, True),
+        ("static:x=0.5", {"p0": Role.PREFILL, "d0": Role.DECODE}, False),
+        ("adaptive", {"r0": Role.REPLICA}, False),
+    ):
+        async with running(placement, policy=policy) as stack:
+            async with stack.http.get(stack.url + "/health") as response:
+                health = await response.json()
+                assert response.status == 200
+            assert health["models"]["m"]["lacks_table"] is lacks
+            assert any("no table for 1P1D" in why for why in health["why"]) is lacks
+            if lacks:
+                assert health["status"] == "degraded"
+
+
+async def test_health_counts_a_table_that_came(stack: Stack) -> None:
+    table = seeds.nearest(parse_placement(stack.frontend.cluster.placement("m")), "m")
+    stack.frontend.tables.update(table_key("m", table.placement), encode(table))
+    async with stack.http.get(stack.url + "/health") as response:
+        model = (await response.json())["models"]["m"]
+    assert (model["table_version"], model["lacks_table"]) == (1, False)
 
 
 async def test_too_large_too_compressed_and_too_slow_bodies() -> None:

@@ -28,6 +28,7 @@ def ours() -> dict[str, set[str]]:
         "ppd.runtime.tasks",
         "ppd.runtime.bus",
         "ppd.runtime.tracing",
+        "ppd.runtime.streams",
     ):
         importlib.import_module(module)
     samples: dict[str, set[str]] = {}
