@@ -16,9 +16,10 @@ from controlplane.admission.quotas import Quota, shared_memory
 from controlplane.api import surface
 from controlplane.api.parts import Parts
 from controlplane.engines.cluster import Cluster
+from controlplane.engines.evidence import ask
 from controlplane.engines.links import Links
+from controlplane.engines.pool import SWEEP_S, Pool
 from controlplane.engines.transfers import Transfers
-from controlplane.engines.upstream import SWEEP_S, Pool
 from controlplane.engines.worker import Patience
 from controlplane.http.asgi import Asgi
 from controlplane.http.cors import Cors
@@ -75,7 +76,7 @@ class Frontend:
         self.bus = Bus(settings.nats, "ppd-frontend", logger)
         stuck_s = max(settings.suspect_s, settings.idle_s)
         patience = Patience(settings.suspect_s, stuck_s, settings.load_stale_s)
-        self.cluster = Cluster(self._make_pool, logger, patience)
+        self.cluster = Cluster(self._make_pool, logger, patience, ask)
         self.watch = WorkerWatch(self.etcd, settings.namespace, self._on_workers, logger)
         self.tables = Tables(logger)
         self.sessions = SessionStore(settings.max_sessions, settings.session_ttl_s)
@@ -102,7 +103,9 @@ class Frontend:
         engines = Engines(settings, logger)
         self.gate = Gate(settings.max_running, settings.max_queued, settings.queue_s)
         self.stored = StoredResponses(self.sharing, settings.session_ttl_s)
-        turns = TurnHandler(settings, router, self.features, self.history, engines, self.stored, logger)
+        turns = TurnHandler(
+            settings, router, self.features, self.history, engines, self.stored, self.transfers, logger
+        )
         parts = Parts(
             settings,
             self.cluster,
@@ -161,6 +164,8 @@ class Frontend:
         if moved.direction != "p-d" or source is None or puller is None:
             return
         if moved.error:
+            if not self.transfers.wanted(moved.request_id):
+                return
             self.cluster.transfer_failed(source, puller, moved.error, self._loop.time())
         else:
             self.links.report(moved, puller.record.tensor_parallel)

@@ -39,9 +39,16 @@ class FrontendSettings(TracedSettings):
     )
 
     connect_s: Seconds = Field(2.0, description="deadline for a connection to an engine")
-    prefill_s: Seconds = Field(30.0, description="deadline for P's answer, queueing included")
-    first_byte_s: Seconds = Field(120.0, description="deadline for D's first byte")
-    idle_s: Seconds = Field(30.0, description="longest gap between two bytes of an engine's answer")
+    prefill_s: Seconds = Field(
+        30.0,
+        description="after this long a turn leaves P: at once if P does not work, else if D would be sooner",
+    )
+    first_byte_s: Seconds = Field(
+        120.0, description="deadline for a stream's first byte, unless the engine is known to make steps"
+    )
+    idle_s: Seconds = Field(
+        30.0, description="longest gap in an engine's stream, unless the engine is known to make steps"
+    )
     suspect_s: Seconds = Field(
         10.0,
         description="an engine that gives no sign of life for so long gets no turns, and its streams move",

@@ -1,11 +1,13 @@
 """All engines of this frontend, by model and role: etcd's records, and which of them can be used."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
+from controlplane.engines.evidence import Ask
 from controlplane.engines.models import Models, ModelWorkers
 from controlplane.engines.pairs import Pairs
-from controlplane.engines.upstream import Pool
+from controlplane.engines.pool import Pool
 from controlplane.engines.worker import Patience, Worker
 from controlplane.errors import NO_WORKER, ApiError, no_such_model
 from controlplane.telemetry import metrics
@@ -14,6 +16,9 @@ from ppd.core.pairing import why_not
 from ppd.core.records import WorkerLoad, WorkerRecord
 from ppd.core.roster import CANDIDATES, Roster
 
+_ASKED_AFTER = 0.2  # of the patience with a silent engine: then it is asked whether it lives
+_ASKED_EVERY = 0.1
+_ANSWERED_IN = 0.5
 _UNLISTED_S = 30.0  # an agent that has not registered again within this time has left
 
 
@@ -21,8 +26,14 @@ class Cluster:
     """All workers, by model and role. `update` is the registry watch's callback."""
 
     def __init__(
-        self, make_pool: Callable[[str], Pool], logger: logging.Logger, patience: Patience | None = None
+        self,
+        make_pool: Callable[[str], Pool],
+        logger: logging.Logger,
+        patience: Patience | None = None,
+        ask: Ask | None = None,
     ) -> None:
+        """`ask`: how a silent engine is asked whether it lives; None: it is not."""
+        self._ask = ask
         self._make_pool = make_pool
         self._log = logger
         self._patience = patience or Patience()
@@ -183,7 +194,8 @@ class Cluster:
         can be used. `reports_flow`: NATS is there, so that the silence of one agent means something."""
         changed = False
         for worker in list(self.workers.values()):
-            worker.pool.sweep(now_s)
+            worker.pool.sweep(now_s, worker.works(now_s, self._patience))
+            self._ask_silent(worker, now_s)
             well = worker.lives(now_s, self._patience) and now_s - worker.unlisted_s < _UNLISTED_S
             if worker.unlisted_s and not well:
                 changed = True
@@ -197,15 +209,33 @@ class Cluster:
             if why:
                 worker.pool.give_up(now_s, 0.0)
         for worker in list(self._leaving.values()):
-            worker.pool.sweep(now_s)
+            worker.pool.sweep(now_s, worker.works(now_s, self._patience))
             if not worker.lives(now_s, self._patience):
                 worker.pool.give_up(now_s, self._patience.silent_s)
             if worker.pool.unused:
                 del self._leaving[worker.id]
         return changed
 
+    def _ask_silent(self, worker: Worker, now_s: float) -> None:
+        """An engine from which nothing has come for a while is asked whether it lives."""
+        evidence, silent_s = worker.evidence, _ASKED_AFTER * self._patience.silent_s
+        if self._ask is None:
+            return
+        if evidence.unanswered and now_s - worker.pool.heard_s < silent_s:
+            evidence.cleared()
+        busy = evidence.asking is not None and not evidence.asking.done()
+        early = now_s - evidence.asked_s < _ASKED_EVERY * self._patience.silent_s
+        if busy or early or worker.well(now_s, self._patience):
+            return
+        if evidence.unanswered or worker.pool.waits_s(now_s) >= silent_s:
+            evidence.asked_s = now_s
+            asking = self._ask(worker.pool, evidence, _ANSWERED_IN * self._patience.silent_s)
+            evidence.asking = asyncio.create_task(asking)
+
     def close(self) -> None:
         for worker in list(self.workers.values()):
+            if worker.evidence.asking is not None:
+                worker.evidence.asking.cancel()
             self._part(worker)
 
 

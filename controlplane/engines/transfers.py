@@ -78,12 +78,26 @@ class Transfers:
         self._moved: OrderedDict[str, Moved] = OrderedDict()
         self._records: OrderedDict[str, TurnRecord] = OrderedDict()  # closed, and perhaps not sent yet
         self._holders: OrderedDict[str, _Holder] = OrderedDict()
+        self._wanted: OrderedDict[str, None] = OrderedDict()  # turns whose D was asked to read KV
         self._early: OrderedDict[str, Pullback] = OrderedDict()
         self._awaited: OrderedDict[str, asyncio.Event] = OrderedDict()  # D's reports, by session
 
     def moved_by(self, request_id: str) -> Moved | None:
         """What a turn moved, as far as it is known."""
         return self._moved.get(request_id)
+
+    def expect(self, request_id: str) -> None:
+        """A D is asked to read this turn's KV."""
+        _put(self._wanted, request_id, None)
+
+    def called_off(self, request_id: str) -> None:
+        """The turn was given up: that its transfer fails says nothing about the pair."""
+        self._wanted.pop(request_id, None)
+
+    def wanted(self, request_id: str) -> bool:
+        """Whether this frontend asked for the turn's transfer and still wants it. What becomes of other
+        frontends' turns is for them to judge: they know which they gave up."""
+        return request_id in self._wanted
 
     def closed(self, record: TurnRecord) -> None:
         """A report for it may still come."""

@@ -3,7 +3,8 @@
 from types import TracebackType
 from typing import NamedTuple
 
-from controlplane.engines.upstream import Pool
+from controlplane.engines.evidence import Evidence
+from controlplane.engines.pool import Pool
 from ppd.core.load import LoadTracker
 from ppd.core.names import WorkerStatus
 from ppd.core.records import WorkerRecord
@@ -32,6 +33,7 @@ class Worker(LoadTracker):
         self.gone = False
         self.unlisted_s = 0.0  # since when the registry lacks it, though its agent is well; 0 = it does not
         self.suspected = ""  # why; such a worker is used as little as one that is gone
+        self.evidence = Evidence()
         self._failures = 0
         self._rests_until_s = 0.0
 
@@ -52,7 +54,11 @@ class Worker(LoadTracker):
         """Why it seems to hang; empty where nothing says so. What its agent says counts, and where that is
         silent too, what it owes us; but never against an engine from which bytes come."""
         load = self._load if now_s - self._load_s <= patience.stale_s else None
-        if load is not None and load.silent_s >= patience.silent_s:
+        if self.evidence.unanswered:
+            return "it does not answer when asked"
+        if load is None and self.evidence.stuck_s(now_s) >= patience.stuck_s:
+            why, within_s = "its engine makes no step", patience.stuck_s
+        elif load is not None and load.silent_s >= patience.silent_s:
             why, within_s = "its engine answers nothing", patience.silent_s
         elif load is not None and load.stuck_s >= patience.stuck_s:
             why, within_s = "its engine makes no step", patience.stuck_s
@@ -67,10 +73,25 @@ class Worker(LoadTracker):
         load = self._load
         return load is not None and load.silent_s == 0 and now_s - self._load_s <= patience.stale_s
 
+    def well(self, now_s: float, patience: Patience) -> bool:
+        """Its agent reports, and the engine answers it and makes steps."""
+        return self.lives(now_s, patience) and self._load is not None and self._load.stuck_s == 0
+
+    def works(self, now_s: float, patience: Patience) -> bool:
+        """It is known to answer and to make steps, by its agent or because this frontend asked: an answer
+        that does not come yet is no sign of a failure."""
+        load = self._load
+        if load is not None and now_s - self._load_s <= patience.stale_s:
+            return load.silent_s == 0 and load.stuck_s < patience.stuck_s
+        return self.evidence.works(now_s, patience.stuck_s)
+
     # --- failures seen by this frontend, before etcd knows ---
 
     def failed(self, now_s: float) -> None:
-        """It rests for a while, longer each time in a row."""
+        """It rests for a while, longer each time in a row. Failures while it rests are of the same moment:
+        what was under way at the first one."""
+        if self.resting(now_s):
+            return
         self._rests_until_s = now_s + min(_FIRST_REST_S * 2**self._failures, _MAX_REST_S)
         self._failures = min(self._failures + 1, 16)
 

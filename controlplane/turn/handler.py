@@ -7,6 +7,7 @@ import re
 from controlplane.admission.keys import is_admin
 from controlplane.dialects.body_prefix import Prefixes
 from controlplane.dialects.endpoints import Target
+from controlplane.engines.transfers import Transfers
 from controlplane.engines.worker import Worker
 from controlplane.errors import ApiError, no_such_response
 from controlplane.http.exchange import Exchange
@@ -26,7 +27,8 @@ from ppd.runtime.keys import ApiKey
 
 _FORCE = names.H_FORCE.encode()
 _SLO = names.H_SLO.encode()
-MAX_TRIES = 3  # engines that may take a turn, one after another
+MAX_CRASHES = 3  # engines in a row that may die on a turn without a token of it: the turn may be why
+_CRASHES = frozenset({"closed", "truncated", "protocol"})
 _SLO_CLASS = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -41,6 +43,7 @@ class TurnHandler:
         history: History,
         engines: Engines,
         stored: StoredResponses,
+        transfers: Transfers,
         logger: logging.Logger,
     ) -> None:
         self._settings = settings
@@ -49,7 +52,7 @@ class TurnHandler:
         self._history = history
         self._engines = engines
         self._stored = stored
-        self._legs = Legs(settings, router, engines, self._stored, logger)
+        self._legs = Legs(settings, router, engines, self._stored, transfers, logger)
         self._loop = asyncio.get_running_loop()
         self._prefixes = Prefixes()
 
@@ -96,6 +99,7 @@ class TurnHandler:
         conversation, begin_s = await self._identify(state)
         keeper = await self._keeper(state) if request.previous else None
         failed: frozenset[str] = frozenset()
+        crashes = 0
         while True:
             with state.spans.route() as span:
                 now_s = self._loop.time()
@@ -120,15 +124,17 @@ class TurnHandler:
                 turn.retries += 1
                 metrics.RETRIES.labels("decode", error.kind).inc()
                 failed |= {error.worker.id}
+                crashes += error.kind in _CRASHES
                 if (
                     keeper is not None
-                    or len(failed) >= MAX_TRIES
+                    or crashes >= MAX_CRASHES
                     or not self._router.can_serve(request.model, failed, self._loop.time())
                 ):
                     raise ApiError(502, "the engine that took this request failed") from None
                 turn.moved = Reason.DECODE_FAILED
             except StreamBrokenError as error:
                 failed |= {error.worker.id}
+                crashes = 0  # some of the answer has come
                 if not await self._can_go_on(turn, failed):
                     raise ApiError(502, "the engine failed in the middle of the answer") from error
                 if turn.client.finished:
@@ -182,16 +188,25 @@ class TurnHandler:
             turn.seen(watch.seen, self._loop.time())
             turn.client.end(last)
             return True
-        next_one = self._router.least_loaded(turn.asked.model, self._loop.time(), failed)
-        if next_one is None or len(failed) >= MAX_TRIES:
+        if not await self._count_sent(turn, failed):
             return False
-        if watch.sent.text:
-            tokens = await self._engines.count_tokens(next_one, turn.asked.model, watch.sent.text)
-            if tokens is not None:
-                watch.sent.counted(tokens)
         moved = dialect.continuation(turn.asked, watch.sent)
         if moved is None:
             return False
         turn.migrate(moved)
         metrics.MIGRATIONS.inc()
         return True
+
+    async def _count_sent(self, turn: TurnState, failed: frozenset[str]) -> bool:
+        """Have an engine count the tokens that were sent: a chunk of an engine that lags holds several. False
+        where no engine is left. One that does not answer is not one that could go on either."""
+        watch, model = turn.watch, turn.asked.model
+        while (engine := self._router.least_loaded(model, self._loop.time(), failed)) is not None:
+            if watch is None or watch.sent.exact or not watch.sent.text:
+                return True
+            tokens = await self._engines.count_tokens(engine, model, watch.sent.text)
+            if tokens is not None:
+                watch.sent.counted(tokens)
+                return True
+            failed |= {engine.id}
+        return False

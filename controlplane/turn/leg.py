@@ -2,17 +2,19 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import msgspec
 
 from controlplane import errors
 from controlplane.dialects.base import Dialect, Prefilled
-from controlplane.engines.upstream import Connection, UpstreamError
+from controlplane.engines.connection import Connection, UpstreamError
 from controlplane.engines.worker import Worker
 from controlplane.settings import FrontendSettings
 from controlplane.telemetry import metrics
 from controlplane.turn import handoff
 
+QUEUE = "queue"  # the kind of failure that is none of the engine's
 _RELEASE_S = 5.0
 _COUNT_S = 2.0
 _MAX_RELEASES = 64
@@ -65,14 +67,16 @@ class Engines:
         first_byte_s: float,
         dialect: Dialect,
         method: bytes = b"POST",
+        excuse: Callable[[float], bool] | None = None,
     ) -> Connection:
-        """Until the answer's head is there with status 200; the caller closes the connection.
+        """Until the answer's head is there with status 200; the caller closes the connection. `excuse` says
+        after `first_byte_s` whether to wait on for an engine that works.
 
         Raises EngineFailedError, or ApiError where the engine finds fault with the request.
         """
         try:
             connection = await worker.pool.request(
-                method, path, headers, body, first_byte_s, self._settings.idle_s
+                method, path, headers, body, first_byte_s, self._settings.idle_s, excuse
             )
         except UpstreamError as error:
             raise self.failed(worker, error) from None
@@ -94,17 +98,27 @@ class Engines:
         raise EngineFailedError(worker, "status", f"answered with status {connection.status}")
 
     def failed(self, worker: Worker, error: UpstreamError) -> EngineFailedError:
-        """Let the worker rest, and say so."""
+        """Let the worker rest, and log it; one that only has too much to do is not to blame."""
+        if error.kind == QUEUE:
+            return EngineFailedError(worker, error.kind, str(error))
         worker.failed(self._loop.time())
         self._log.warning("%s: %s", worker.name, error)
         return EngineFailedError(worker, error.kind, str(error))
 
     async def prefill(
-        self, worker: Worker, path: bytes, headers: bytes, body: bytes, request_id: str, dialect: Dialect
+        self,
+        worker: Worker,
+        path: bytes,
+        headers: bytes,
+        body: bytes,
+        request_id: str,
+        dialect: Dialect,
+        excuse: Callable[[float], bool] | None = None,
     ) -> Prefilled:
         """The hop through P. Raises EngineFailedError or ApiError."""
         try:
-            connection = await self.send(worker, path, headers, body, self._settings.prefill_s, dialect)
+            prefill_s = self._settings.prefill_s
+            connection = await self.send(worker, path, headers, body, prefill_s, dialect, excuse=excuse)
             try:
                 answer = await connection.read_all(self._settings.max_answer_bytes)
                 return dialect.prefilled(answer)

@@ -9,19 +9,19 @@ from opentelemetry.trace import Span
 
 from controlplane import errors
 from controlplane.dialects.base import Prefilled, Seen
-from controlplane.engines.upstream import Connection, UpstreamError
+from controlplane.engines.connection import Connection, UpstreamError
+from controlplane.engines.transfers import Transfers
 from controlplane.engines.worker import Reservation, Worker
 from controlplane.http.exchange import Headers
 from controlplane.settings import FrontendSettings
 from controlplane.telemetry import metrics
 from controlplane.turn import handoff
-from controlplane.turn.leg import EngineFailedError, Engines, StreamBrokenError
+from controlplane.turn.leg import QUEUE, EngineFailedError, Engines, StreamBrokenError
 from controlplane.turn.route import Plan, Router
 from controlplane.turn.state import TurnState
 from controlplane.turn.stored import StoredResponses
 from ppd.core import names
 
-MAX_TRIES = 3  # of the hop through P
 _STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -39,9 +39,11 @@ class Legs:
         router: Router,
         engines: Engines,
         stored: StoredResponses,
+        transfers: Transfers,
         logger: logging.Logger,
     ) -> None:
         self._stored = stored
+        self._transfers = transfers
         self._settings = settings
         self._router = router
         self._engines = engines
@@ -62,6 +64,7 @@ class Legs:
                 try:
                     await self._decode(turn, plan.decode, prefilled, reservation, span)
                 except asyncio.CancelledError:
+                    self._transfers.called_off(turn.request_id)
                     if turn.handed_off and not turn.answered and turn.prefill_worker is not None:
                         # Whether D has read what P holds for it, or was asked at all, is not known.
                         self._engines.unwanted(turn.prefill_worker, turn.request_id)
@@ -89,7 +92,7 @@ class Legs:
         tried: frozenset[str] = frozenset()
         worker: Worker | None = plan.prefill
         begin_s = self._loop.time()
-        while worker is not None and len(tried) < MAX_TRIES:
+        while worker is not None:
             cached = plan.p_cached_tokens if worker is plan.prefill else 0
             with (
                 turn.spans.leg(names.SPAN_PREFILL, {"ppd.worker": worker.name}) as span,
@@ -107,11 +110,14 @@ class Legs:
                         body,
                         turn.request_id,
                         turn.request.dialect,
+                        self._router.patience(plan, worker, turn.conversation.turn, self._loop.time()),
                     )
                 except EngineFailedError as error:
                     span.set_attribute("ppd.error", str(error))
                     metrics.RETRIES.labels("prefill", error.kind).inc()
                     turn.retries += 1
+                    if error.kind == QUEUE:  # P works, and D would be through sooner
+                        break
                     tried |= {worker.id}
                     worker = self._router.another_prefill(plan, turn.request, self._loop.time(), tried)
                     continue
@@ -128,6 +134,8 @@ class Legs:
         self, turn: TurnState, worker: Worker, prefilled: Prefilled | None, span: Span
     ) -> Connection:
         kv = prefilled.kv if prefilled else None
+        if kv is not None:
+            self._transfers.expect(turn.request_id)
         hold = self._settings.pullback and worker.record.bidirectional and turn.request.dialect.generates
         turn.hold = hold
         method = turn.target.endpoint.method.encode()
@@ -142,7 +150,8 @@ class Legs:
                 turn.target.engine_path,
                 turn.engine_headers(span),
                 body,
-                self._settings.first_byte_s,
+                # The first byte of an answer that is not streamed is its end: the turn's own deadline holds.
+                self._settings.first_byte_s if turn.request.stream else self._settings.turn_s,
                 turn.request.dialect,
                 method,
             )

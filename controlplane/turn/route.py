@@ -1,5 +1,7 @@
 """Decide and place: features -> a path, why, and the workers that take it."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from controlplane.dialects.base import Request
@@ -10,12 +12,15 @@ from controlplane.errors import NO_WORKER, ApiError
 from controlplane.shared.tables import Tables
 from controlplane.turn.features import Conversation
 from ppd.core import place
-from ppd.core.decision import Decision, Policy, WorkerView
+from ppd.core.decision import Decision, Policy, Turn, WorkerView
 from ppd.core.learning.link import LinkCost
 from ppd.core.load import Glance
 from ppd.core.names import Reason, Role, Route
 from ppd.core.plan import NoWorkerError, Standing, plan
 from ppd.core.sessions import Pullback
+
+_ONE_MOVE_S = 0.5  # two load reports
+_MAX_MOVES = 4096
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -44,6 +49,7 @@ class Router:
         self.tables = tables
         self.links = links
         self.stale_s = stale_s
+        self._moved_s: dict[str, float] = {}  # when a turn last left its P's queue for this D
 
     def plan(
         self,
@@ -76,6 +82,31 @@ class Router:
             prefill.queued_prefill_tokens if prefill is not None else 0,
             found.turn.p_cached,
         )
+
+    def patience(self, plan: Plan, prefill: Worker, turn: Turn, sent_s: float) -> Callable[[float], bool]:
+        """Whether a turn should wait on for `prefill`, which works, or have D compute its prompt.
+
+        What is left of P's queue, as it was when the turn was sent, is compared with D's queue of now. One
+        turn moves to a D at a time: the next one sees what it brought.
+        """
+        decode, ahead = plan.decode, plan.prefill_queued_tokens + turn.prompt - plan.p_cached_tokens
+
+        def wait_on(now_s: float) -> bool:
+            p, d = prefill.view(now_s, self.stale_s), decode.view(now_s, self.stale_s)
+            if p.prefill_speed_tokens_per_s <= 0 or d.prefill_speed_tokens_per_s <= 0:
+                return True  # nobody knows which is sooner
+            if now_s - self._moved_s.get(decode.id, -_ONE_MOVE_S) < _ONE_MOVE_S:
+                return True
+            left_s = ahead / p.prefill_speed_tokens_per_s - (now_s - sent_s)
+            lacks = turn.prompt - (turn.d_cached if plan.cached else 0)
+            if left_s <= (d.queued_prefill_tokens + lacks) / d.prefill_speed_tokens_per_s:
+                return True
+            if len(self._moved_s) >= _MAX_MOVES:
+                self._moved_s.clear()
+            self._moved_s[decode.id] = now_s
+            return False
+
+        return wait_on
 
     def another_prefill(
         self, plan: Plan, request: Request, now_s: float, failed: frozenset[str]

@@ -19,7 +19,8 @@ _PROMPTS = ("messages", "prompt", "input")
 class Fault:
     """What the next request meets. `after`: how many chunks are sent before."""
 
-    kind: str  # status, stall, close, error-event, empty, no-kv, stop, truncate
+    # stall: the whole engine hangs; slow: it is silent for a while, but makes steps
+    kind: str  # status, stall, slow, close, error-event, empty, no-kv, stop, truncate
     after: int = 0
     status: int = 500
     body: bytes = b'{"error":{"message":"scripted","type":"x","code":500}}'
@@ -54,6 +55,11 @@ class FakeEngine:
     faults: deque[Fault] = field(default_factory=deque)
     requests: list[Seen] = field(default_factory=list)
     connections: int = 0
+    slow_s: float = 1.5
+    deaf: bool = False  # to /tokenize
+    steps: int = 0
+    hanging: int = 0  # requests under way at which it hangs
+    asked: int = 0  # for its metrics
     on_request: Callable[[], None] = lambda: None
 
     port: int = 0
@@ -90,7 +96,17 @@ class FakeEngine:
                     continue
                 method, path, _ = lines[0].split(" ")
                 seen = Seen(path, headers, raw, body, method=method)
+                if seen.path == "/metrics":
+                    self.asked += 1
+                    if self.hanging:
+                        await reader.read(1)
+                    self.steps += 1
+                    page = f'vllm:iteration_tokens_total_count{{engine="0"}} {self.steps}.0\n'
+                    await self._json(writer, 200, page.encode())
+                    continue
                 if body.get("add_special_tokens") is False:  # /tokenize of an answer so far
+                    if self.deaf:
+                        raise ConnectionError
                     count = self.tokenized or next(
                         i for i in range(len(self.words) + 1) if "".join(self.words[:i]) == body["prompt"]
                     )
@@ -112,6 +128,8 @@ class FakeEngine:
         kind = fault.kind if fault else ""
         if kind == "stall" and not fault.after:
             await self._stall(seen, reader)
+        if kind == "slow" and not seen.body.get("stream"):
+            await asyncio.sleep(self.slow_s)
         if kind == "close" and not fault.after:
             writer.transport.abort()
             raise ConnectionError
@@ -134,7 +152,11 @@ class FakeEngine:
 
     async def _stall(self, seen: Seen, reader: asyncio.StreamReader) -> None:
         """Say nothing until the other side hangs up."""
-        await reader.read(1)
+        self.hanging += 1
+        try:
+            await reader.read(1)
+        finally:
+            self.hanging -= 1
         seen.aborted = True
         raise ConnectionError
 
@@ -224,6 +246,8 @@ class FakeEngine:
                     raise ConnectionError
                 if fault.kind == "stall":
                     await self._stall(seen, reader)
+                if fault.kind == "slow":
+                    await asyncio.sleep(self.slow_s)
                 if fault.kind == "error-event":
                     send(self._error_event(seen, fault.body))
                     break

@@ -14,7 +14,13 @@ from tests.unit.controlplane.test_turns import events, words
 pytestmark = pytest.mark.unit
 
 TEXT = "Paris it is."
-QUICK: dict[str, Any] = {"prefill_s": 0.3, "first_byte_s": 0.3, "idle_s": 0.3, "connect_s": 0.3}
+QUICK: dict[str, Any] = {
+    "prefill_s": 0.3,
+    "first_byte_s": 0.3,
+    "idle_s": 0.3,
+    "connect_s": 5.0,
+    "suspect_s": 1.0,
+}
 
 
 async def until(condition: Callable[[], bool]) -> None:

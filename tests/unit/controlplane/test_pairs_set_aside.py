@@ -1,11 +1,15 @@
 """Pairs between which KV does not pass: set aside as pairs, tried again with back-off."""
 
+import asyncio
+
 import pytest
 
 from controlplane.engines.pairs import Pairs
 from ppd.core.names import Role
 from ppd.core.records import KvMoved
 from tests.unit.controlplane.conftest import P_2D, TWO_P_D, Stack, running
+from tests.unit.controlplane.fakes import Fault
+from tests.unit.controlplane.test_failures import until
 
 pytestmark = pytest.mark.unit
 
@@ -41,6 +45,7 @@ def test_a_failure_long_after_the_last_one_is_a_first_one() -> None:
 
 
 def _report(stack: Stack, prefill: str, decode: str) -> None:
+    stack.frontend.transfers.expect("r")
     stack.frontend.transfers.on_moved(
         KvMoved(request_id="r", worker_id=f"{decode}-1", source_worker_id=f"{prefill}-1", error="no route")
     )
@@ -70,3 +75,27 @@ async def test_a_failed_pull_back_says_nothing_of_the_way_to_d() -> None:
             KvMoved(request_id="r", worker_id="p0-1", source_worker_id="d0-1", direction="d-p", error="gone")
         )
         assert (await stack.ask("hi"))[0] == "p-d"
+
+
+async def test_a_transfer_that_was_called_off_says_nothing_of_its_pair() -> None:
+    async with running(TWO_P_D) as stack:
+        stack.frontend.transfers.expect("mine")
+        stack.frontend.transfers.called_off("mine")
+        for request_id in ("mine", "of another frontend"):
+            moved = KvMoved(request_id=request_id, worker_id="d0-1", source_worker_id="p0-1", error="gone")
+            stack.frontend.transfers.on_moved(moved)
+        workers = stack.frontend.cluster.workers
+        now_s = asyncio.get_running_loop().time()
+        assert stack.frontend.cluster.can_pull(workers["d0-1"], workers["p0-1"], now_s)
+
+
+async def test_a_hang_up_calls_the_turns_transfer_off() -> None:
+    async with running({"p0": Role.PREFILL, "d0": Role.DECODE}) as stack:
+        stack.engines["d0"].faults.append(Fault("stall"))
+        asked = asyncio.create_task(stack.ask("hi"))
+        await until(lambda: bool(stack.engines["d0"].requests))
+        request_id = stack.engines["d0"].requests[0].headers["x-request-id"]
+        transfers = stack.frontend.transfers
+        assert transfers.wanted(request_id)
+        asked.cancel()
+        await until(lambda: not transfers.wanted(request_id))

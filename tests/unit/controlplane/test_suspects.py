@@ -45,6 +45,7 @@ async def test_a_stream_on_the_only_d_goes_on_at_p(fields: dict[str, float], aft
             await asyncio.sleep(0.4)
             report(stack, "d0", **fields)
             assert words(events(await response.text())) == TEXT
+        await suspected(stack, "d0")
         status, said = await health(stack)
         assert (status, said["status"]) == (200, "degraded")
         assert said["models"]["m"]["missing"] == ["decode"]

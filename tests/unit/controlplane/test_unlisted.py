@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from controlplane.engines.cluster import Cluster
-from controlplane.engines.upstream import Pool
+from controlplane.engines.pool import Pool
 from ppd.core.names import Role, WorkerStatus
 from ppd.core.records import WorkerLoad, WorkerRecord
 

@@ -1,37 +1,46 @@
-"""HTTP/1.1 to the engines: asyncio protocols, httptools, one keep-alive pool a worker.
+"""HTTP/1.1 to an engine: one connection, and the answer that is read from it.
 
 Deadlines are watched by one sweeper for all connections rather than by a timer for each read; back-pressure
 pauses the socket once a reader lags by BUFFER_BYTES.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
+from typing import Protocol
 
 import httptools
 
 BUFFER_BYTES = 256 * 1024
-SWEEP_S = 0.1
+EXTENSION_S = 1.0  # by which a deadline is put off while the engine works
 _COPIED_BYTES = 64 * 1024  # a shorter body costs less as one piece with its head
-_KEEP_IDLE_S = 3.0  # vLLM closes idle connections after 5 s; a request must not race that
-_KEEP_IDLE = 512
 _NEVER = float("inf")
 
 
 class UpstreamError(Exception):
     """The engine did not answer, or not to the end; `kind` is a bounded label: refused, connect-timeout,
-    first-byte-timeout, idle-timeout, suspect, closed, protocol, too-large."""
+    first-byte-timeout, idle-timeout, queue, suspect, closed, protocol, too-large."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
 
+class Owner(Protocol):
+    """What a connection belongs to: the pool of one worker."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def put_back(self, connection: "Connection") -> None:
+        """It is free for another request."""
+
+    def forget(self, connection: "Connection") -> None:
+        """It is closed."""
+
+
 class Connection(asyncio.Protocol):
     """One connection: at most one request at a time. Also the answer that is being read from it."""
 
-    def __init__(self, pool: "Pool") -> None:
+    def __init__(self, pool: Owner) -> None:
         self._pool = pool
         self._loop = pool.loop
         self._transport: asyncio.Transport
@@ -47,6 +56,8 @@ class Connection(asyncio.Protocol):
         self._idle_s = _NEVER
         self.deadline_s = _NEVER
         self._first_byte_s = _NEVER
+        self._extended: tuple[float, float] | None = None  # a deadline put off, and since when it is silent
+        self._excuse: Callable[[float], bool] | None = None
         self.idle_since_s = -_NEVER
         self.reused = False
         self.status = 0
@@ -107,8 +118,16 @@ class Connection(asyncio.Protocol):
 
     # --- one request ---
 
-    def start(self, head: bytes, body: bytes, first_byte_s: float, idle_s: float) -> None:
+    def start(
+        self,
+        head: bytes,
+        body: bytes,
+        first_byte_s: float,
+        idle_s: float,
+        excuse: Callable[[float], bool] | None = None,
+    ) -> None:
         self._busy = True
+        self._extended, self._excuse = None, excuse
         self._chunks, self._buffered = [], 0
         self.headers, self.status, self._feed = [], 0, None
         self.complete = self.started = False
@@ -242,140 +261,37 @@ class Connection(asyncio.Protocol):
         """When a byte came last, as far as it is known."""
         if not self._busy:
             return self.idle_since_s
-        return self.deadline_s - self._idle_s if self.started and self.deadline_s < _NEVER else -_NEVER
+        if not self.started or self.deadline_s == _NEVER:
+            return -_NEVER
+        return self._silent_since_s()
 
     def waits_s(self, now_s: float) -> float:
         """For how long nothing has come of an answer; -inf where none is awaited, or the client lags."""
         if not self._busy or self.deadline_s == _NEVER:
             return -_NEVER
-        return now_s - self.deadline_s + (self._idle_s if self.started else self._first_byte_s)
+        return now_s - self._silent_since_s()
+
+    def _silent_since_s(self) -> float:
+        if self._extended is not None and self._extended[0] == self.deadline_s:
+            return self._extended[1]
+        return self.deadline_s - (self._idle_s if self.started else self._first_byte_s)
 
     def give_up(self) -> None:
         """No more is expected of this engine."""
         self.deadline_s = _NEVER
         self._fail(UpstreamError("suspect", "the engine gives no sign of life"))
 
-    def expire(self) -> None:
-        """The sweeper's word: the deadline has passed."""
+    def expire(self, now_s: float, works: bool) -> None:
+        """The deadline has passed. An engine that `works` has more time, unless whoever waits would rather
+        go elsewhere by now."""
+        if works and (self._excuse is None or self._excuse(now_s)):
+            since_s = self._silent_since_s()
+            self.deadline_s = now_s + EXTENSION_S
+            self._extended = (self.deadline_s, since_s)
+            return
         self.deadline_s = _NEVER
+        if works:
+            self._fail(UpstreamError("queue", "the engine has too much to do before this"))
+            return
         kind = "idle-timeout" if self.started else "first-byte-timeout"
         self._fail(UpstreamError(kind, "the engine did not answer in time"))
-
-
-class Pool:
-    """The connections to one worker."""
-
-    def __init__(self, url: str, connect_s: float, key: str = "") -> None:
-        parts = urlsplit(url)
-        self._host = parts.hostname or ""
-        self._port = parts.port or 80
-        self._connect_s = connect_s
-        self.loop = asyncio.get_running_loop()
-        self._idle: deque[Connection] = deque()
-        self._all: set[Connection] = set()
-        self._closed = False
-        authorization = f"authorization: Bearer {key}\r\n" if key else ""
-        self._head = f"host: {parts.netloc}\r\ncontent-type: application/json\r\n{authorization}".encode()
-
-    async def post(
-        self, path: bytes, headers: bytes, body: bytes, first_byte_s: float, idle_s: float
-    ) -> Connection:
-        """`request`, with the most frequent method."""
-        return await self.request(b"POST", path, headers, body, first_byte_s, idle_s)
-
-    async def request(
-        self, method: bytes, path: bytes, headers: bytes, body: bytes, first_byte_s: float, idle_s: float
-    ) -> Connection:
-        """Send a request and wait for the answer's head. `headers` are whole lines.
-
-        A kept connection that the engine closed meanwhile is replaced once. Raises UpstreamError.
-        """
-        line = b"%b %b HTTP/1.1\r\n" % (method, path)
-        head = b"%b%b%bcontent-length: %d\r\n\r\n" % (line, self._head, headers, len(body))
-        while True:
-            connection = self._take() or await self._connect()
-            try:
-                connection.start(head, body, first_byte_s, idle_s)
-                await connection.head()
-                return connection
-            except UpstreamError as error:
-                connection.abort()
-                if not (connection.reused and error.kind == "closed" and not connection.started):
-                    raise
-            except BaseException:
-                connection.abort()
-                raise
-
-    def _take(self) -> Connection | None:
-        now_s = self.loop.time()
-        while self._idle:
-            connection = self._idle.pop()
-            if now_s - connection.idle_since_s < _KEEP_IDLE_S:
-                connection.reused = True
-                return connection
-            connection.abort()
-        return None
-
-    async def _connect(self) -> Connection:
-        try:
-            async with asyncio.timeout(self._connect_s):
-                _, connection = await self.loop.create_connection(
-                    lambda: Connection(self), self._host, self._port
-                )
-        except TimeoutError:
-            raise UpstreamError("connect-timeout", "the engine did not accept a connection in time") from None
-        except OSError as error:
-            raise UpstreamError(
-                "refused", f"the engine cannot be reached: {error.strerror or error}"
-            ) from None
-        self._all.add(connection)
-        return connection
-
-    def put_back(self, connection: Connection) -> None:
-        if self._closed or len(self._idle) >= _KEEP_IDLE or connection not in self._all:
-            connection.abort()
-            return
-        connection.idle_since_s = self.loop.time()
-        self._idle.append(connection)
-
-    def forget(self, connection: Connection) -> None:
-        self._all.discard(connection)
-        try:
-            self._idle.remove(connection)
-        except ValueError:
-            pass
-
-    def sweep(self, now_s: float) -> None:
-        """Fail what has passed its deadline, and close what was idle for too long."""
-        for connection in [each for each in self._all if each.deadline_s < now_s]:
-            connection.expire()
-        while self._idle and now_s - self._idle[0].idle_since_s >= _KEEP_IDLE_S:
-            self._idle.popleft().abort()
-
-    @property
-    def heard_s(self) -> float:
-        """When a byte of the worker's came last, as far as connections tell that are open now."""
-        return max((each.heard_s for each in self._all), default=-_NEVER)
-
-    def waits_s(self, now_s: float) -> float:
-        """The longest that an answer has been awaited in vain; -inf where none is awaited."""
-        return max((each.waits_s(now_s) for each in self._all), default=-_NEVER)
-
-    def give_up(self, now_s: float, waited_s: float) -> None:
-        """Fail all answers of which nothing has come for so long."""
-        for connection in [each for each in self._all if each.waits_s(now_s) >= waited_s]:
-            connection.give_up()
-
-    @property
-    def unused(self) -> bool:
-        return not self._all
-
-    def reopen(self) -> None:
-        """After `close`."""
-        self._closed = False
-
-    def close(self) -> None:
-        """Close idle connections now and the others when they end."""
-        self._closed = True
-        while self._idle:
-            self._idle.popleft().abort()
