@@ -29,7 +29,7 @@ class Pool:
         self._head = f"host: {parts.netloc}\r\ncontent-type: application/json\r\n{authorization}".encode()
 
     async def get(self, path: bytes, within_s: float, limit_bytes: int) -> bytes:
-        """The body of a page, on a connection of its own. The caller sets the deadline. Raises UpstreamError."""
+        """The body of a page, on a connection of its own. Raises UpstreamError; the caller has a deadline."""
         connection = await self._connect()
         self._all.discard(connection)  # a question to the engine is no sign of life for the turns on it
         try:
