@@ -9,10 +9,10 @@ STAMP  := $(VENV)/.installed
 CODE   := ppd controlplane planner workers simulator bench tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help install up down status chat test test-compose test-fresh lint format clean
+.PHONY: help install up down status chat test test-compose test-gpu-image test-fresh lint format clean
 
 help:            ## this list
-	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## */\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 install: $(STAMP)  ## make .venv and install everything into it
 
@@ -46,6 +46,9 @@ test-compose: $(STAMP)  ## the compose stack in containers, killed piece by piec
 
 test-fresh:      ## `make up` on a bare Debian, as root; T=--test for `make test` there too
 	@scripts/fresh-test $(T)
+
+test-gpu-image: $(STAMP)  ## the GPU image, built and tested without a GPU; 25 GB of disk
+	@PYTHON=$(abspath $(BIN)/python) scripts/gpu-image-test $(T)
 
 lint: $(STAMP)   ## ruff and mypy
 	@$(BIN)/ruff check $(CODE)

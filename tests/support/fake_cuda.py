@@ -1,4 +1,7 @@
-"""A `libcuda.so.1` that shows what a test wants, for processes that are started with its environment."""
+"""The libraries of a driver that shows what a test wants, for processes started with their environment.
+
+They show devices and compute nothing: a context, memory and kernels are refused.
+"""
 
 import os
 import shutil
@@ -40,19 +43,70 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   return 0;
 }
 int cuDeviceGetUuid(unsigned char *uuid, int device) { memset(uuid, device, 16); return 0; }
+#define REFUSED(name) int name(void) { return 999; }
+REFUSED(cuGetProcAddress_v2) REFUSED(cuPointerGetAttribute) REFUSED(cuTensorMapEncodeTiled)
+REFUSED(cuCtxGetCurrent) REFUSED(cuCtxSetCurrent) REFUSED(cuDevicePrimaryCtxRetain)
+REFUSED(cuMemAddressFree) REFUSED(cuMemAddressReserve) REFUSED(cuMemCreate) REFUSED(cuMemMap)
+REFUSED(cuMemGetAllocationGranularity) REFUSED(cuMemRelease) REFUSED(cuMemSetAccess) REFUSED(cuMemUnmap)
+"""
+
+# vLLM chooses its platform by NVML. Compute capability 8.0, since with 9.0 vLLM 0.32 imports kernels that need
+# Triton, and with it a device that works.
+_NVML = r"""
+#include <stdio.h>
+#include <stdlib.h>
+typedef struct { unsigned long long total, free, used; } memory_t;
+static unsigned devices(void) {
+  const char *text = getenv("FAKE_CUDA_DEVICES");
+  return text ? atoi(text) : 1;
+}
+int nvmlInit(void) { return 0; }
+int nvmlInit_v2(void) { return 0; }
+int nvmlInitWithFlags(unsigned flags) { return 0; }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int code) { return "said by the fake"; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = devices(); return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+  *device = (void *)(size_t)(index + 1);
+  return index < devices() ? 0 : 2;
+}
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+  *major = 8;
+  *minor = 0;
+  return 0;
+}
+int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+  snprintf(name, length, "Fake GPU");
+  return 0;
+}
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+  snprintf(uuid, length, "GPU-%zu", (size_t)device);
+  return 0;
+}
+int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
+  memory->total = memory->free = 80ull << 30;
+  memory->used = 0;
+  return 0;
+}
+int nvmlSystemGetDriverVersion(char *text, unsigned length) { snprintf(text, length, "580.0"); return 0; }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 13000; return 0; }
+int nvmlDeviceGetP2PStatus(void *one, void *other, int kind, int *status) { *status = 0; return 0; }
 """
 
 
 class FakeCuda:
-    """Where the library is, and the environment that has processes load it."""
+    """Where the libraries are, and the environment that has processes load them."""
 
     def __init__(self, folder: Path) -> None:
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:
             pytest.skip("there is no C compiler")
-        source, library = folder / "cuda.c", folder / "libcuda.so.1"
-        source.write_text(_SOURCE)
-        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+        for name, text in (("libcuda.so.1", _SOURCE), ("libnvidia-ml.so.1", _NVML)):
+            source = folder / f"{name}.c"
+            source.write_text(text)
+            subprocess.run(
+                [compiler, "-shared", "-fPIC", "-o", folder / name, source], check=True, timeout=60
+            )
         self._folder = folder
 
     def env(self, **settings: int) -> dict[str, str]:

@@ -6,14 +6,21 @@ FROM ${BASE} AS requirements
 COPY pyproject.toml deploy/compose/images/requirements /src/
 RUN python3 /src/requirements /src/pyproject.toml engine-gpu > /requirements.txt
 
-# What the image lacks goes into an environment on top of its own packages; vLLM stays the image's.
+# What the image lacks goes into an environment on top of its packages. They stay as they are: as pip's constraints,
+# so that a version that does not fit ends the build. If the image has a NIXL, it is the one that its vLLM is for.
 FROM ${BASE} AS dependencies
 COPY deploy/compose/site/ /site/
-RUN cat /site/*.crt >> /etc/ssl/certs/ca-certificates.crt 2>/dev/null; python3 -m venv --system-site-packages /opt/ppd
+RUN cat /site/*.crt >> /etc/ssl/certs/ca-certificates.crt 2>/dev/null; python3 -m venv /opt/ppd \
+ && /opt/ppd/bin/pip uninstall -y setuptools \
+ && python3 -c 'import site; print(*site.getsitepackages(), sep="\n")' \
+    > "$(/opt/ppd/bin/python -c 'import site; print(site.getsitepackages()[0])')/base.pth"
 ENV PIP_CONFIG_FILE=/site/pip.conf PIP_FIND_LINKS=/site PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
     PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+COPY deploy/compose/images/installed /src/
 COPY --from=requirements /requirements.txt /
-RUN /opt/ppd/bin/pip install -r /requirements.txt
+RUN python3 /src/installed > /base.txt \
+ && if grep -q '^nixl==' /base.txt; then sed -i '/^nixl[=>]/d' /requirements.txt; fi \
+ && /opt/ppd/bin/pip install -c /base.txt -r /requirements.txt
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="ppd-gpu" \

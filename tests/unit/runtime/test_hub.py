@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,40 +13,11 @@ from huggingface_hub import constants  # noqa: E402
 
 from ppd.runtime import hub  # noqa: E402
 from ppd.runtime.hub import Access, Where  # noqa: E402
+from tests.support.fake_hub import FakeHub  # noqa: E402
 
 pytestmark = pytest.mark.unit
 
 MODEL = "org/model"
-
-
-class FakeHub(BaseHTTPRequestHandler):
-    """Answers as told: a status and an error code; a model's files where asked for its information."""
-
-    status, code, message = 200, "", ""
-
-    def do_HEAD(self) -> None:
-        self.send_response(self.status)
-        if self.code:
-            self.send_header("X-Error-Code", self.code)
-        if self.message:
-            self.send_header("X-Error-Message", self.message)
-        self.send_header("ETag", '"x"')
-        self.send_header("X-Repo-Commit", "0" * 40)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        files = [("a.safetensors", 3_000), ("b.safetensors", 4_000), ("c.bin", 9_000), ("x/d.safetensors", 5)]
-        body = json.dumps(
-            {"id": MODEL, "siblings": [{"rfilename": name, "size": size} for name, size in files]}
-        ).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture(autouse=True)
