@@ -1,7 +1,10 @@
 """What can be shown of the GPU image without a GPU: packages, imports, command lines, messages."""
 
+import importlib.util
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +70,25 @@ def test_vllm_nixl_and_the_connector_load_without_a_driver(image: Image) -> None
     assert found["nixl"]
     errors = {key: value for key, value in found.items() if key.endswith("_error") and value}
     assert not errors
+
+
+_HASHES = """
+import hashlib, importlib.util, json, pathlib
+root = pathlib.Path(importlib.util.find_spec("vllm").submodule_search_locations[0])
+files = {str(f.relative_to(root)): hashlib.sha256(f.read_bytes()).hexdigest() for f in root.rglob("*.py")}
+print(json.dumps(files))
+"""
+
+
+def test_what_the_other_tests_show_of_the_cpu_build_holds_for_this_one(image: Image) -> None:
+    """Their Python is the same, but for the version and the choice of the platform."""
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("there is no vLLM here to compare with")
+    done = subprocess.run([sys.executable, "-c", _HASHES], capture_output=True, text=True, check=True)
+    here, there = json.loads(done.stdout), json.loads(image.succeed("python", "-c", _HASHES))
+    assert len(here) > 1000
+    differing = {name for name, digest in here.items() if there.get(name) != digest}
+    assert differing <= {"_version.py", "platforms/__init__.py"}
 
 
 def test_two_processes_in_it_move_memory_by_nixl(image: Image) -> None:

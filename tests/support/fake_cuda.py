@@ -50,7 +50,7 @@ REFUSED(cuMemAddressFree) REFUSED(cuMemAddressReserve) REFUSED(cuMemCreate) REFU
 REFUSED(cuMemGetAllocationGranularity) REFUSED(cuMemRelease) REFUSED(cuMemSetAccess) REFUSED(cuMemUnmap)
 """
 
-# vLLM chooses its platform by NVML. Compute capability 8.0, since with 9.0 vLLM 0.32 imports kernels that need
+# vLLM chooses its platform by NVML. Compute capability 8.0: with 9.0 vLLM 0.32 imports kernels that need
 # Triton, and with it a device that works.
 _NVML = r"""
 #include <stdio.h>
