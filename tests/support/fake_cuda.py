@@ -107,6 +107,7 @@ class FakeCuda:
             subprocess.run(
                 [compiler, "-shared", "-fPIC", "-o", folder / name, source], check=True, timeout=60
             )
+        folder.chmod(0o755)  # a container's user has to read it
         self._folder = folder
 
     def env(self, **settings: int) -> dict[str, str]:
