@@ -81,7 +81,7 @@ print(json.dumps(files))
 
 
 def test_what_the_other_tests_show_of_the_cpu_build_holds_for_this_one(image: Image) -> None:
-    """Their Python is the same, but for version, choice of the platform, and the CPU's stand-in for Triton."""
+    """Their Python is the same, but for version, choice of the platform, and a stand-in for Triton."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("there is no vLLM here to compare with")
     done = subprocess.run([sys.executable, "-c", _HASHES], capture_output=True, text=True, check=True)
