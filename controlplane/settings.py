@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field
 
 from ppd.core.decision import DEFAULT_SLO
 from ppd.core.policies import DEFAULT
+from ppd.runtime.engine_key import EngineKey
 from ppd.runtime.settings import CommaList, Secret, TracedSettings, secret
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -91,4 +92,4 @@ class FrontendSettings(TracedSettings):
     )
 
     admin_key: Secret = secret("key for the admin endpoints and for forcing a path; empty: both are off")
-    engine_key: Secret = secret("bearer token that the engines ask for")
+    engine_key: EngineKey = secret("bearer token that the engines ask for")

@@ -101,7 +101,7 @@ class Agent:
             await self._refuse_what_cannot_start()
         if not url:
             process, url = await self._start(worker_id)
-        engine = EngineClient(url)
+        engine = EngineClient(url, self._settings.engine_key)
         try:
             await self._until_ready(engine, process)
             record = await describe(self._settings, worker_id, url, engine, self._run_dir)

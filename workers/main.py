@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from ppd.runtime import logs
+from ppd.runtime import engine_key, logs
 from ppd.runtime.bus import Bus
 from ppd.runtime.etcd import Etcd
 from ppd.runtime.registry import Registration, WorkerWatch
@@ -66,4 +67,7 @@ def main(argv: list[str]) -> int:
     at = argv.index("--") if "--" in argv else len(argv)
     settings = load(WorkerSettings, argv[:at], "ppd worker")
     settings.engine_args = argv[at + 1 :]
+    if refused := engine_key.refusal(settings.engine_args):
+        print(f"ppd worker: {refused}", file=sys.stderr)  # noqa: T201
+        return 2
     return asyncio.run(run(settings))

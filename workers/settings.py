@@ -1,5 +1,6 @@
 """Settings of one worker: the agent and the engine beside it."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,7 +8,8 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import CliSuppress
 
 from ppd.core.hardware import load_profile
-from ppd.runtime.settings import TracedSettings
+from ppd.runtime.engine_key import VLLM_VARIABLE, EngineKey
+from ppd.runtime.settings import TracedSettings, secret
 
 OWN_OUTPUT = Path("-")
 
@@ -69,6 +71,7 @@ class WorkerSettings(TracedSettings):
         description="share of KV transfers without a turn to trace; empty: as OTEL_TRACES_SAMPLER says,"
         " else all",
     )
+    engine_key: EngineKey = secret("bearer token that the engine asks for; empty: none, or VLLM_API_KEY's")
     engine_args: CliSuppress[list[str]] = Field([], description="what follows `--`")
 
     @field_validator("attach")
@@ -91,6 +94,7 @@ class WorkerSettings(TracedSettings):
             raise ValueError("--attach needs the --run-dir that the engine's connector was given")
         if self.engine == "sim" and self.hardware:
             load_profile(self.hardware)  # its error is a ValueError that names what there is
+        self.engine_key = self.engine_key or os.environ.get(VLLM_VARIABLE, "")
         self.served_name = self.served_name or _name(self.model)
         self.name = self.name or self.role
         self.advertise_host = self.advertise_host or self.host

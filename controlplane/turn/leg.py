@@ -13,6 +13,7 @@ from controlplane.engines.worker import Worker
 from controlplane.settings import FrontendSettings
 from controlplane.telemetry import metrics
 from controlplane.turn import handoff
+from ppd.runtime import engine_key
 
 QUEUE = "queue"  # the kind of failure that is none of the engine's
 _RELEASE_S = 5.0
@@ -95,6 +96,8 @@ class Engines:
             raise errors.of_engine(connection.status, answer)
         worker.failed(self._loop.time())
         self._log.warning("%s answered %d: %r", worker.name, connection.status, answer[:300])
+        if connection.status == 401:
+            self._log.error("%s refuses the key: %s is not the engine's", worker.name, engine_key.VARIABLE)
         raise EngineFailedError(worker, "status", f"answered with status {connection.status}")
 
     def failed(self, worker: Worker, error: UpstreamError) -> EngineFailedError:

@@ -15,7 +15,7 @@ from ppd.cli.stack.state import BusyError, Lock, StateFile, busy, running
 from ppd.core import policies
 from ppd.core.hardware import load_profile
 from ppd.core.placement import parse_placement
-from ppd.runtime import otlp
+from ppd.runtime import engine_key, otlp
 from ppd.runtime.settings import CommaList, CommandSettings, load
 
 
@@ -60,6 +60,8 @@ def _model(settings: UpSettings) -> catalog.Model:
 
 def _spec(settings: UpSettings, engine_args: list[str]) -> Spec:
     """Raises PlanError for a value that no part of the stack could use."""
+    if refused := engine_key.refusal(engine_args):
+        raise PlanError(refused)
     with _of("placement"):
         placement = parse_placement(settings.placement)
     with _of("policy"):

@@ -38,13 +38,13 @@ def _split(value: Any) -> Any:
 def _etcd(value: list[str]) -> list[str]:
     for endpoint in value:
         check_etcd(endpoint)
-    return _some(value)
+    return value
 
 
 def _nats(value: list[str]) -> list[str]:
     for endpoint in value:
         check_nats(endpoint)
-    return _some(value)
+    return value
 
 
 def _some(value: list[str]) -> list[str]:
@@ -56,6 +56,7 @@ def _some(value: list[str]) -> list[str]:
 CommaList = Annotated[list[str], NoDecode, BeforeValidator(_split)]
 EtcdEndpoints = Annotated[CommaList, AfterValidator(_etcd)]
 NatsEndpoints = Annotated[CommaList, AfterValidator(_nats)]
+Needed = AfterValidator(_some)
 Secret = CliSuppress[str]
 _SECRET: dict[str, Any] = {"secret": True}
 
@@ -125,8 +126,12 @@ class ServiceSettings(CommandSettings):
     namespace: str = Field(
         "default", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$", description="keeps clusters on shared servers apart"
     )
-    etcd: EtcdEndpoints = Field(["127.0.0.1:2379"], description="etcd endpoints, host:port, comma-separated")
-    nats: NatsEndpoints = Field(["nats://127.0.0.1:4222"], description="NATS servers, comma-separated")
+    etcd: Annotated[EtcdEndpoints, Needed] = Field(
+        ["127.0.0.1:2379"], description="etcd endpoints, host:port, comma-separated"
+    )
+    nats: Annotated[NatsEndpoints, Needed] = Field(
+        ["nats://127.0.0.1:4222"], description="NATS servers, comma-separated"
+    )
     log_level: str = Field(
         "info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error"
     )

@@ -2,14 +2,12 @@
 no password is printed, and a clean end is no outage."""
 
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.support.commands import Running, ran
 from tests.support.servers import EtcdServer, NatsServer, free_port
 
 pytestmark = pytest.mark.contract
@@ -24,6 +22,7 @@ CLIENTS = {
     "table": ["table", "show"],
     "explain": ["table", "explain"],
     "profile": ["profile", "--publish"],
+    "doctor": ["doctor", "--only", "etcd,nats,clock"],
 }
 SERVES = {"frontend": "listening on", "planner": "leading as", "worker": "serves m as decode"}
 SECRET = "s3cret"
@@ -41,42 +40,6 @@ class NatsWithPassword(NatsServer):
 
     def is_ready(self) -> bool:
         return "Server is ready" in self.log
-
-
-class Running:
-    """A service as a process."""
-
-    def __init__(self, argv: list[str], log: Path) -> None:
-        self._log = log
-        with open(log, "wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "ppd.cli.main", *argv], stdout=file, stderr=file
-            )
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def says(self, text: str) -> None:
-        until_s = time.monotonic() + 60
-        while text not in self.log:
-            assert time.monotonic() < until_s, self.log
-            assert self.process.poll() is None, self.log
-            time.sleep(0.05)
-
-    def end(self) -> int:
-        self.process.terminate()
-        return self.process.wait(60)
-
-
-def ran(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ppd.cli.main", *argv],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("command", [*SERVICES.values(), *CLIENTS.values()], ids=[*SERVICES, *CLIENTS])

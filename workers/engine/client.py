@@ -6,6 +6,8 @@ from typing import Any
 
 import aiohttp
 
+from ppd.runtime import engine_key
+
 _CALL_S = 5.0
 _UNSAMPLED = "00-00000000000000000000000000000001-0000000000000001-00"  # probes leave no trace
 
@@ -21,9 +23,12 @@ class EngineSilentError(EngineError):
 class EngineClient:
     """HTTP to one engine."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str = "") -> None:
+        """`key`: the bearer token that the engine asks for, if it does."""
         self.url = url
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_CALL_S))
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=_CALL_S), headers=engine_key.headers(key)
+        )
 
     async def close(self) -> None:
         await self._session.close()
@@ -68,6 +73,10 @@ class EngineClient:
                 text = await reply.text()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise EngineSilentError(f"{self.url}{path}: {str(error) or type(error).__name__}") from error
+        if reply.status == 401:
+            raise EngineError(
+                f"{self.url}{path}: the engine refuses the key: {engine_key.VARIABLE} is not its own"
+            )
         if reply.status != 200:
             raise EngineError(f"{self.url}{path}: HTTP {reply.status}: {text[:300]}")
         return text

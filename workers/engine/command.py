@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ppd.core.names import Role
-from ppd.runtime import otlp
+from ppd.runtime import engine_key, otlp
 from workers.settings import WorkerSettings
 from workers.sim.command import sim_argv
 
@@ -101,7 +101,7 @@ def engine_env(
         }
     if Path(settings.model).is_dir():
         env["HF_HUB_OFFLINE"] = "1"
-    env |= otlp.without_otlp(base)
+    env |= engine_key.engine_environment(settings.engine_key, otlp.without_otlp(base))
     if (export := settings.export) is not None:
         env |= export.environment()
         env |= otlp.named(f"ppd-{settings.role}", start.worker_id, base)

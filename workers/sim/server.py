@@ -20,6 +20,7 @@ from ppd.core.names import Role
 from ppd.runtime import open_files
 from workers.facts import ConnectorFacts, write_facts
 from workers.sim import metrics, shapes, text
+from workers.sim.access import guard
 from workers.sim.driver import Driver, Stream
 from workers.sim.faults import Faults, changed
 from workers.sim.handoff import Handoff, KvParams
@@ -49,7 +50,8 @@ class SimServer:
         self._background: set[asyncio.Task[Any]] = set()
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=_MAX_BODY_BYTES)
+        guards = [guard(self.settings.api_key)] if self.settings.api_key else []
+        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=guards)
         app.add_routes(
             [
                 web.post("/v1/chat/completions", self.chat),

@@ -1,10 +1,12 @@
 """Command line of one simulated engine."""
 
 import argparse
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ppd.core.names import Role
+from ppd.runtime.engine_key import VLLM_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class SimSettings:
     worker_id: str = ""
     otlp_endpoint: str = ""
     sample_ratio: float | None = None
+    api_key: str = field(default="", repr=False)
 
 
 def parse(argv: list[str]) -> SimSettings:
@@ -62,4 +65,4 @@ def parse(argv: list[str]) -> SimSettings:
     add("--worker-id", default="", help="this incarnation's id, for the facts")
     add("--otlp-endpoint", default="", help="where spans of KV transfers go; empty: as OTEL_… says")
     add("--sample-ratio", type=float, default=None, help="share of KV transfers without a turn to trace")
-    return SimSettings(**vars(parser.parse_args(argv)))
+    return SimSettings(**vars(parser.parse_args(argv)), api_key=os.environ.get(VLLM_VARIABLE, ""))

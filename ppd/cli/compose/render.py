@@ -53,9 +53,10 @@ def render(wanted: Wanted, node: Node) -> str:
         templates.SERVERS.format(address=node.address) if with_servers and node.address else "",
         "\n".join(_service(wanted, node, engine) for engine in node.engines),
     ]
-    if wanted.kind is Kind.GPU:
-        parts.append("\n" + templates.SECRETS + templates.MODELS_VOLUME)
-    if wanted.kind is Kind.CPU:
+    parts.append("\nsecrets:\n")
+    for name, variable in _secrets(wanted).items():
+        parts.append(f"  {name}:\n    file: ${{{variable}:-./secrets/empty}}\n")
+    if wanted.kind is not Kind.SIM:
         parts.append("\n" + templates.MODELS_VOLUME)
     return "".join(parts)
 
@@ -81,6 +82,10 @@ def _environment(wanted: Wanted, node: Node) -> str:
     return shared + (templates.OWN_ADDRESS if own_address else "") + _ENVIRONMENT[wanted.kind]
 
 
+def _secrets(wanted: Wanted) -> dict[str, str]:
+    return templates.SECRETS | (templates.GPU_SECRETS if wanted.kind is Kind.GPU else {})
+
+
 def _worker(wanted: Wanted, node: Node, with_servers: bool) -> str:
     """What the node's engines share. On one node each has an address of its own, on several the node's."""
     after = []
@@ -90,7 +95,7 @@ def _worker(wanted: Wanted, node: Node, with_servers: bool) -> str:
         after.append("models: {condition: service_completed_successfully}")
     return "".join(
         [
-            templates.WORKER,
+            templates.WORKER.format(secrets=f"[{', '.join(_secrets(wanted))}]"),
             _IMAGE[wanted.kind],
             templates.RDMA if wanted.rdma else "",
             "  network_mode: host\n" if node.address else "  networks:\n    default: {aliases: [workers]}\n",

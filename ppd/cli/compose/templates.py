@@ -10,6 +10,15 @@ x-env: &env
   PPD_ENGINE_LOG: "-"
   PPD_MAX_MODEL_LEN:
   OTEL_EXPORTER_OTLP_ENDPOINT: ${{OTEL_EXPORTER_OTLP_ENDPOINT-{traces}}}
+  OTEL_EXPORTER_OTLP_PROTOCOL:
+  OTEL_EXPORTER_OTLP_TIMEOUT:
+  OTEL_EXPORTER_OTLP_COMPRESSION:
+  OTEL_TRACES_SAMPLER:
+  OTEL_TRACES_SAMPLER_ARG:
+  OTEL_RESOURCE_ATTRIBUTES:
+  OTEL_SDK_DISABLED:
+  OTEL_EXPORTER_OTLP_HEADERS_FILE: /run/secrets/otlp_headers
+  PPD_ENGINE_KEY_FILE: /run/secrets/engine_key
 """
 
 WORKER = """\
@@ -20,8 +29,9 @@ x-worker: &worker
   security_opt: ["no-new-privileges:true"]
   logging:
     driver: json-file
-    options: {max-size: 10m, max-file: "3"}
+    options: {{max-size: 10m, max-file: "3"}}
   environment: *env
+  secrets: {secrets}
   stop_grace_period: 80s
 """
 
@@ -116,7 +126,6 @@ GPU = """\
             count: all
             capabilities: [gpu]
   volumes: ["models:/models"]
-  secrets: [hf_token]
   mem_limit: ${PPD_WORKER_MEMORY:-96g}
   pids_limit: 4096
 """
@@ -147,9 +156,9 @@ volumes:
   models:
 """
 
-SECRETS = """\
-secrets:
-  hf_token:
-    file: ${HF_TOKEN_FILE:-./secrets/empty}
-
-"""
+# Name in /run/secrets, and the variable that names the file; an empty file means none.
+SECRETS = {
+    "engine_key": "PPD_ENGINE_KEY_FILE",
+    "otlp_headers": "OTEL_EXPORTER_OTLP_HEADERS_FILE",
+}
+GPU_SECRETS = {"hf_token": "HF_TOKEN_FILE"}

@@ -20,6 +20,7 @@ import nats.errors
 from ppd.cli.doctor.findings import Finding, failed, not_applicable, ok, warn
 from ppd.cli.doctor.wanted import Wanted
 from ppd.runtime.bus import Bus
+from ppd.runtime.endpoints import redacted
 
 _ASK_S = 3.0
 _TOLERATED_S = 0.5
@@ -103,7 +104,11 @@ async def clock(
         (ask_nats, address) for address in wanted.nats
     ]
     answers = await asyncio.gather(*(ask(address) for ask, address in asked))
-    known = {address: found for (_, address), found in zip(asked, answers, strict=True) if found is not None}
+    known = {
+        redacted(address): found
+        for (_, address), found in zip(asked, answers, strict=True)
+        if found is not None
+    }
     kept = synchronized()
     details = {
         "synchronized": kept,

@@ -16,7 +16,7 @@ from ppd.cli.doctor.show import Show
 from ppd.cli.doctor.wanted import Wanted, guess_backend
 from ppd.cli.model import catalog
 from ppd.core.placement import parse_placement
-from ppd.runtime.settings import CommaList, CommandSettings, load
+from ppd.runtime.settings import CommaList, CommandSettings, EtcdEndpoints, NatsEndpoints, load
 
 _NAMES = [check.name for check in CHECKS]
 
@@ -38,8 +38,10 @@ class DoctorSettings(CommandSettings):
     port: CommaList = Field(
         ["8000"], description="ports that must be free, such as 8000,3000,9090,16686 for the compose stack"
     )
-    etcd: CommaList = Field([], description="etcd endpoints that run already, host:port; none: not looked at")
-    nats: CommaList = Field([], description="NATS servers that run already; none: not looked at")
+    etcd: EtcdEndpoints = Field(
+        [], description="etcd endpoints that run already, host:port; none: not looked at"
+    )
+    nats: NatsEndpoints = Field([], description="NATS servers that run already; none: not looked at")
     image: str = Field("", description="a GPU engine's image on this machine: start a container with GPUs")
     only: CommaList = Field([], description=f"of the checks: {', '.join(_NAMES)}")
     patience: float = Field(1.0, gt=0, description="multiplies the deadlines of all checks")

@@ -11,6 +11,7 @@ from ppd.cli.doctor.findings import Finding, failed, not_applicable, ok, warn
 from ppd.cli.doctor.wanted import Wanted
 from ppd.core.names import workers_prefix
 from ppd.runtime.bus import Bus
+from ppd.runtime.endpoints import redacted
 from ppd.runtime.etcd import Etcd, EtcdError
 
 _CONNECT_S = 3.0
@@ -45,10 +46,10 @@ async def ask_nats(server: str) -> float:
         await bus.js.account_info()
         return time.monotonic() - began_s
     except TimeoutError:
-        raise ServerError(f"NATS {server} does not answer") from None
+        raise ServerError(f"NATS {bus.where} does not answer") from None
     except (nats.errors.Error, OSError) as error:
         raise ServerError(
-            f"NATS {server} has no JetStream for this user: {error or type(error).__name__}"
+            f"NATS {bus.where} has no JetStream for this user: {error or type(error).__name__}"
         ) from None
     finally:
         await bus.close()
@@ -75,7 +76,7 @@ async def _each(addresses: tuple[str, ...], ask: Ask, what: str, do: str) -> Fin
     answers = await asyncio.gather(*(ask(address) for address in addresses), return_exceptions=True)
     for address, answer in zip(addresses, answers, strict=True):
         if isinstance(answer, float):
-            took[address] = answer
+            took[redacted(address)] = answer
         elif isinstance(answer, EtcdError | ServerError):
             errors.append(str(answer))
         else:

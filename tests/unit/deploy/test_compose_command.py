@@ -98,6 +98,21 @@ def test_the_checked_in_files_are_what_the_command_writes(
     assert made.read_text() == (WORKERS / f"{file}.yaml").read_text()
 
 
+@pytest.mark.parametrize("argv", [("--gpus", "0,1"), (), ("--engine", "sim")], ids=["gpu", "cpu", "sim"])
+def test_each_engine_gets_its_secrets_as_files(tmp_path: Path, argv: tuple[str, ...]) -> None:
+    made = write(tmp_path / "w.yaml", "--placement", "1P1D", *argv)
+    declared = yaml.safe_load(made.read_text())["secrets"]
+    for service in engines(made).values():
+        environment = service["environment"]
+        for name, variable in (
+            ("engine_key", "PPD_ENGINE_KEY"),
+            ("otlp_headers", "OTEL_EXPORTER_OTLP_HEADERS"),
+        ):
+            assert name in service["secrets"]
+            assert name in declared
+            assert environment[f"{variable}_FILE"] == f"/run/secrets/{name}"
+
+
 def test_no_other_file_lies_beside_them() -> None:
     assert len(list(WORKERS.iterdir())) == 12
 
