@@ -42,9 +42,9 @@ def test_json_holds_every_result_and_nothing_else(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--only", "nonsense"], "--only: Value error, there is no check nonsense; there are python,"),
+        (["--only", "nonsense"], "--only: there is no check nonsense; there are python,"),
         (["--placement", "1P"], "--placement: '1P' cannot serve"),
-        (["--port", "x"], "--port: Value error, write numbers from 1 to 65535"),
+        (["--port", "x"], "--port: write numbers from 1 to 65535"),
         (["--patience", "0"], "--patience: Input should be greater than 0"),
     ],
 )
