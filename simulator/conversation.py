@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ppd.core.prefixes import Marks
+
 _SPAN = 1 << 24  # more blocks than any conversation has
 _TURN_SPAN = 1 << 16
+_STRIDE = 512  # tokens between two keys inside a long message
 
 
 class TurnSpec(NamedTuple):
@@ -51,6 +54,29 @@ class Conversation:
         return (
             (*range(shared), *range(first + shared, first + total)) if shared else range(first, first + total)
         )
+
+    def marks(self, turn: int) -> Marks:
+        """What a frontend sees of this turn's prompt: a key at each message's end, and at each stride."""
+        places = self._places(turn)
+        run = self.run_tokens
+        own = (self.id + 1) * _SPAN
+        keys = []
+        for at in places:
+            if at <= self.shared_tokens:
+                keys.append(-(1 << 60) - at)
+            elif self.blocks and at % run == 0 and at // run <= len(self.blocks):
+                keys.append(-(1 << 61) - self.blocks[at // run - 1])
+            else:
+                keys.append(own + at)
+        return Marks(tuple(keys), tuple(places))
+
+    def _places(self, turn: int) -> list[int]:
+        ends, at = {self.shared_tokens} if self.shared_tokens else set(), 0
+        for spec in self.turns[:turn]:
+            ends |= {at + spec.n_in, at + spec.n_in + spec.n_out}
+            at += spec.n_in + spec.n_out
+        at += self.turns[turn].n_in
+        return sorted({*ends, *range(_STRIDE, at, _STRIDE), at})
 
     def _by_trace(self, total: int, block_tokens: int, first: int) -> tuple[int, ...]:
         """By the trace's ids (below 0, apart from all others), and one's own where it names none."""

@@ -8,6 +8,7 @@ from ppd.core.identity import Candidate
 from ppd.core.names import Outcome, Reason, Route
 from ppd.core.plan import Plan, Standing, plan
 from ppd.core.predict import OutputPredictor, RateWindow, session_mean
+from ppd.core.prefixes import NOTHING, Held, Marks
 from ppd.core.records import TurnRecord
 from ppd.core.sessions import Mark, Session, SessionStore
 from ppd.core.table import Table
@@ -31,6 +32,7 @@ class _Note:
     decision: Decision
     reason: Reason
     session: Session
+    marks: Marks
     unsent_kv_tokens: int
     decode_running: int
     decode_kv_use: float
@@ -38,7 +40,8 @@ class _Note:
 
 
 class PolicyRouter:
-    """`table` is fixed unless there is an online loop."""
+    """`table` is fixed unless there is an online loop. `prefixes`: other chats' prefixes count too, which the
+    frontend does not do yet."""
 
     tick_s = _REPORT_S
 
@@ -51,6 +54,7 @@ class PolicyRouter:
         online: Online | None = None,
         pullback: bool = False,
         seed: int = 0,
+        prefixes: bool = False,
     ) -> None:
         self.policy = policy
         self.weights = weights
@@ -58,6 +62,7 @@ class PolicyRouter:
         self._table = table
         self._placement = placement
         self._pullback = pullback
+        self._shares = prefixes
         self._rng = random.Random(seed)
         self._sessions = SessionStore(_SESSIONS, _TTL_S)
         self._outputs = OutputPredictor()
@@ -72,6 +77,7 @@ class PolicyRouter:
             self.fleet = SimulatedFleet(cluster)
         match = self._sessions.match(_places(job), now_s)
         session = match.session if match else Session(str(job.conversation.id))
+        marks = job.conversation.marks(job.index) if self._shares else NOTHING
         standing = Standing(
             self._features(job, session, now_s),
             home=session.decode_worker,
@@ -79,13 +85,14 @@ class PolicyRouter:
             known=match is not None,
             pullback_from=session.decode_worker if self._pullback else "",
             n_out_mean=self._outputs.mean(_MODEL),
+            held=Held(self.fleet.prefixes, marks),
         )
         found = plan(standing, self.fleet, self.policy, self.table, self.weights)
         decode = self._meters[found.worker.worker_id].worker
         prefill = self._meters[found.prefill.worker_id].worker if found.prefill else None
         hold = self._pullback and found.route is not Route.REPLICA
         route = Assignment(found.route, decode, prefill, found.reason, pullback=found.pullback, hold=hold)
-        self._book(job, route, found, session)
+        self._book(job, route, found, session, marks)
         return route
 
     def prefilled(self, job: Job) -> None:
@@ -111,6 +118,13 @@ class PolicyRouter:
         meter.running -= 1
         if route.prefill is None:
             meter.prefill_tokens -= note.turn.prompt - note.turn.d_cached
+        if self.fleet is not None:
+            if route.prefill is not None:
+                self.fleet.found(route.prefill.name, note.marks, job.cached_p)
+                self.fleet.computed(route.prefill.name, note.marks, job.prompt)
+            else:
+                self.fleet.found(route.worker.name, note.marks, job.cached_d)
+            self.fleet.computed(route.worker.name, note.marks, job.prompt)
         session: Session = note.session
         session.decode_worker = route.worker.name
         if route.prefill is not None:
@@ -166,7 +180,7 @@ class PolicyRouter:
     def table(self) -> Table | None:
         return self.online.table if self.online is not None else self._table
 
-    def _book(self, job: Job, route: Assignment, found: Plan, session: Session) -> None:
+    def _book(self, job: Job, route: Assignment, found: Plan, session: Session, marks: Marks) -> None:
         turn, meter = found.turn, self._meters[route.worker.name]
         meter.running += 1
         unsent = 0
@@ -176,18 +190,20 @@ class PolicyRouter:
             other.prefill_tokens += turn.prompt - turn.p_cached
             unsent = max(0, turn.prompt - turn.d_cached)
             other.unsent_kv_tokens += unsent
+            if self.fleet is not None:
+                self.fleet.computed(route.prefill.name, marks, job.prompt)
         else:
             meter.prefill_tokens += turn.prompt - turn.d_cached
-        queued = found.prefill.queued_prefill_tokens if found.prefill else 0
         job.note = _Note(
-            turn,
-            found.decision,
-            found.reason,
-            session,
-            unsent,
-            found.worker.running,
-            found.worker.kv_use,
-            queued,
+            turn=turn,
+            decision=found.decision,
+            reason=found.reason,
+            session=session,
+            marks=marks,
+            unsent_kv_tokens=unsent,
+            decode_running=found.worker.running,
+            decode_kv_use=found.worker.kv_use,
+            prefill_queued=found.prefill.queued_prefill_tokens if found.prefill else 0,
         )
 
     def _record(self, job: Job, now_s: float) -> TurnRecord:

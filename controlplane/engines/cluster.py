@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from controlplane.engines.evidence import Ask
 from controlplane.engines.models import Models, ModelWorkers
@@ -123,10 +123,10 @@ class Cluster:
         return found.placement if found is not None else "0R"
 
     def some(
-        self, roster: Roster[Worker] | None, wanted: str, now_s: float, but: frozenset[str]
+        self, roster: Roster[Worker] | None, wanted: Sequence[str], now_s: float, but: frozenset[str]
     ) -> list[Worker]:
-        """A few workers of a roster for one turn, and the one that is wanted if it is usable. Those that just
-        failed are left out, unless there are no others."""
+        """A few workers of a roster for one turn, and those that are wanted if they are usable. Those that
+        just failed are left out, unless there are no others."""
         if not roster:
             return []
         found = roster.with_(wanted, CANDIDATES)

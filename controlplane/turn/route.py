@@ -1,6 +1,6 @@
 """Decide and place: features -> a path, why, and the workers that take it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -114,7 +114,9 @@ class Router:
         """A P that was not tried yet and that this plan's D can pull from."""
         found = self.cluster.ready(request.model, Role.PREFILL, now_s, failed)
         views = {each.id: each for each in found if self.cluster.can_pull(plan.decode, each, now_s)}
-        best = place.pick_prefill((each.glance(now_s, self.stale_s) for each in views.values()), 0, {})
+        best = place.pick_prefill(
+            (each.glance(now_s, self.stale_s) for each in views.values()), 0, lambda _: 0
+        )
         return views[best.worker_id] if best else None
 
     def another_decode(self, model: str, but: Worker, now_s: float) -> Worker | None:
@@ -150,20 +152,20 @@ class _Fleet:
         self._now_s = now_s
         self._failed = failed
 
-    def decodes(self, home: str) -> list[Glance]:
-        return self._some(Role.DECODE, home)
+    def decodes(self, wanted: Sequence[str]) -> list[Glance]:
+        return self._some(Role.DECODE, wanted)
 
-    def replicas(self, home: str) -> list[Glance]:
-        return self._some(Role.REPLICA, home)
+    def replicas(self, wanted: Sequence[str]) -> list[Glance]:
+        return self._some(Role.REPLICA, wanted)
 
-    def lent(self, home: str) -> list[Glance]:
-        return self._some(Role.PREFILL, home)
+    def lent(self, wanted: Sequence[str]) -> list[Glance]:
+        return self._some(Role.PREFILL, wanted)
 
-    def prefills(self, decode: str, known: str) -> list[Glance]:
+    def prefills(self, decode: str, wanted: Sequence[str]) -> list[Glance]:
         if self._model is None:
             return []
         roster = self._model.prefills_for(self._cluster.workers[decode])
-        found = self._cluster.some(roster, known, self._now_s, self._failed)
+        found = self._cluster.some(roster, wanted, self._now_s, self._failed)
         usable = self._cluster.pairs.usable
         paired = [each for each in found if usable(each.id, decode, self._now_s)]
         if not paired and roster is not None and len(roster) > len(found):
@@ -182,7 +184,7 @@ class _Fleet:
     def link(self, prefill: str, decode: str) -> LinkCost:
         return self._router.links.cost(prefill, decode)
 
-    def _some(self, role: Role, wanted: str) -> list[Glance]:
+    def _some(self, role: Role, wanted: Sequence[str]) -> list[Glance]:
         if self._model is None or not (roster := self._model.ready[role]):
             return []
         return self._glances(self._cluster.some(roster, wanted, self._now_s, self._failed))

@@ -3,15 +3,12 @@
 Callers rotate the candidates from turn to turn, so that equals share the load; the first of equals wins.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
-
-from msgspec.structs import replace
-
-from ppd.core.decision import Turn
 
 _FULL_KV_USE = 0.95
 _ROOMY_KV_USE = 0.8
+_NEAR_LOAD = 0.15  # of KV use plus running requests: workers that differ by less are about equally loaded
 _LONG_QUEUE = 4  # requests waiting beside a full batch
 
 
@@ -33,27 +30,34 @@ class Loaded(Protocol):
 T = TypeVar("T", bound=Loaded)
 
 
-def pick_prefill(workers: Iterable[T], prompt_tokens: int, cached_tokens: Mapping[str, int]) -> T | None:
+def pick_prefill(workers: Iterable[T], prompt_tokens: int, cached_tokens: Callable[[str], int]) -> T | None:
     """The P that would be through with this prompt first: least outstanding prefill tokens, its own
-    uncached part included. `cached_tokens`: of this prompt, what each P is thought to hold."""
+    uncached part included. `cached_tokens`: of this prompt, what a P is thought to hold."""
 
     def outstanding(worker: T) -> int:
-        return worker.queued_prefill_tokens + max(0, prompt_tokens - cached_tokens.get(worker.worker_id, 0))
+        return worker.queued_prefill_tokens + max(0, prompt_tokens - cached_tokens(worker.worker_id))
 
     return min(workers, key=outstanding, default=None)
 
 
-def on_prefill(turn: Turn, prefill: str, session_prefill: str) -> Turn:
-    """`turn` as the chosen P meets it: what the session's own P computed is in no other one's cache."""
-    return turn if prefill == session_prefill or not turn.p_cached else replace(turn, p_cached=0)
+def pick_decode(workers: Sequence[T], cached_tokens: Callable[[str], int] | None = None) -> T | None:
+    """The least loaded D (or replica), by waiting requests, then KV use and running requests.
 
-
-def pick_decode(workers: Sequence[T]) -> T | None:
-    """The least loaded D (or replica), by waiting requests, then KV use and running requests."""
+    Among those that are nearly as little loaded, the one that holds most of the prompt (`cached_tokens`), so
+    that many chats that begin alike still spread.
+    """
     most = max((worker.running for worker in workers), default=0) or 1
-    return min(
-        workers, key=lambda worker: (worker.waiting, worker.kv_use + worker.running / most), default=None
-    )
+    best: T | None = None
+    least = (0, 0.0)
+    for worker in workers:
+        load = (worker.waiting, worker.kv_use + worker.running / most)
+        if best is None or load < least:
+            best, least = worker, load
+    if cached_tokens is None or best is None:
+        return best
+    room = least[1] + _NEAR_LOAD
+    near = [w for w in workers if w.waiting <= least[0] and w.kv_use + w.running / most <= room]
+    return max(near, key=lambda worker: cached_tokens(worker.worker_id))
 
 
 def saturated(home: Loaded, others: Iterable[Loaded]) -> bool:

@@ -15,6 +15,8 @@ from ppd.core.decision import Decision, Policy, Turn, View, Weights, WorkerView
 from ppd.core.learning.link import UNKNOWN, LinkCost
 from ppd.core.load import Glance
 from ppd.core.names import Reason, Route
+from ppd.core.prefixes import UNKNOWN as UNKNOWN_PREFIXES
+from ppd.core.prefixes import Held
 from ppd.core.table import Table
 
 
@@ -32,23 +34,24 @@ class Standing(msgspec.Struct, frozen=True):
     pullback_from: str = ""  # the D that holds exactly this history for a pull-back
     one_engine: bool = False  # the request cannot be handed off
     n_out_mean: float = 0.0  # recent mean of this model's output tokens; 0 = not known
+    held: Held = UNKNOWN_PREFIXES  # what each worker should hold of the prompt, whoever put it there
 
 
 class Fleet(Protocol):
     """The workers of the turn's model that can be used now.
 
     Each list holds a bounded number of them, in an order that rotates from turn to turn, so that equals share
-    the load. The worker that is named is always among them if it can be used.
+    the load. The workers that are `wanted` are always among them if they can be used.
     """
 
-    def decodes(self, home: str) -> Sequence[Glance]: ...
+    def decodes(self, wanted: Sequence[str]) -> Sequence[Glance]: ...
 
-    def replicas(self, home: str) -> Sequence[Glance]: ...
+    def replicas(self, wanted: Sequence[str]) -> Sequence[Glance]: ...
 
-    def prefills(self, decode: str, known: str) -> Sequence[Glance]:
+    def prefills(self, decode: str, wanted: Sequence[str]) -> Sequence[Glance]:
         """Those whose KV `decode` can read."""
 
-    def lent(self, home: str) -> Sequence[Glance]:
+    def lent(self, wanted: Sequence[str]) -> Sequence[Glance]:
         """The P's, where nobody else can decode: they take turns whole."""
 
     def view(self, worker: str) -> WorkerView:
@@ -97,20 +100,19 @@ class _Planner:
         self._turn = standing.turn
         self._escape: Reason | None = None
         self._views: dict[str, WorkerView] = {}
-        home = standing.home
-        decodes, replicas = fleet.decodes(home), fleet.replicas(home)
+        self._holders = standing.held.holders()
+        wanted = [standing.home, *self._holders]
+        decodes, replicas = fleet.decodes(wanted), fleet.replicas(wanted)
         self._lent = not decodes and not replicas
         if self._lent:
-            replicas = fleet.lent(home)
+            replicas = fleet.lent(wanted)
         self._home = self._find_home(decodes, replicas)
         self._decode = self._pick(decodes)
         self._replica = self._pick(replicas)
         self._prefill = self._pick_prefill()
-        if self._prefill is not None:
-            self._turn = place.on_prefill(self._turn, self._prefill.worker_id, standing.prefill)
+        self._turn = self._cached()
         if standing.known and self._home is None:
             self._escape = self._escape or Reason.SESSION_MOVED
-            self._turn = replace(self._turn, d_cached=0)
         self._pullback = self._can_pull_back()
 
     def plan(self, policy: Policy, table: Table | None, weights: Weights, force: Route | None) -> Plan:
@@ -168,14 +170,34 @@ class _Planner:
         home = self._home
         if home is not None and any(each is home for each in workers):
             return home
-        return place.pick_decode(workers)
+        return place.pick_decode(workers, self._on_decode if self._holders else None)
 
     def _pick_prefill(self) -> Glance | None:
         if self._decode is None:
             return None
-        holder = self._standing.prefill
-        found = self._fleet.prefills(self._decode.worker_id, holder)
-        return place.pick_prefill(found, self._turn.prompt, {holder: self._turn.p_cached})
+        wanted = [self._standing.prefill, *self._holders]
+        found = self._fleet.prefills(self._decode.worker_id, wanted)
+        return place.pick_prefill(found, self._turn.prompt, self._on_prefill)
+
+    def _on_prefill(self, worker: str) -> int:
+        """Of the prompt, the tokens that a P should hold."""
+        own = self._standing.turn.p_cached if worker == self._standing.prefill else 0
+        return max(own, self._standing.held.tokens(worker)) if self._holders else own
+
+    def _on_decode(self, worker: str) -> int:
+        """Of the prompt, the tokens that a D or a replica should hold."""
+        if self._home is not None and worker == self._home.worker_id:
+            return self._standing.turn.d_cached
+        return self._standing.held.tokens(worker) if self._holders else 0
+
+    def _cached(self) -> Turn:
+        """The turn as the workers chosen for it meet it."""
+        turn, worker = self._turn, self._home or self._decode or self._replica
+        d_cached = self._on_decode(worker.worker_id) if worker is not None else 0
+        p_cached = self._on_prefill(self._prefill.worker_id) if self._prefill is not None else turn.p_cached
+        if d_cached == turn.d_cached and p_cached == turn.p_cached:
+            return turn
+        return replace(turn, d_cached=d_cached, p_cached=p_cached)
 
     def _view(self, worker: Glance) -> WorkerView:
         """Made once: what was decided on is what is recorded."""

@@ -1,6 +1,6 @@
 """The usable workers of one role: adding, dropping and sampling cost the same however many there are."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 CANDIDATES = 6  # workers of one role that a turn looks at, beside those that hold its conversation
@@ -76,11 +76,12 @@ class Roster(Generic[T]):
             at = (at + step) % n
         return found
 
-    def with_(self, wanted: str, limit: int) -> list[T]:
-        """`some`, and the worker of id `wanted` if it is in the roster."""
+    def with_(self, wanted: Iterable[str], limit: int) -> list[T]:
+        """`some`, and the workers of the ids `wanted` that are in the roster."""
         found = self.some(limit)
-        if wanted and len(self._workers) > limit:
-            holder = self.get(wanted)
-            if holder is not None and holder not in found:
-                found.append(holder)
+        if len(self._workers) > limit:
+            for worker_id in wanted:
+                worker = self.get(worker_id)
+                if worker is not None and worker not in found:
+                    found.append(worker)
         return found

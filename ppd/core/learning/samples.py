@@ -36,6 +36,7 @@ class Unfit(StrEnum):
     DETOUR = "detour"  # retried, migrated, or sent by need instead of by choice
     NO_TIMES = "no-times"  # its answer was not streamed: nobody saw when its tokens came
     IMPLAUSIBLE = "implausible"  # a figure that no engine has
+    UNCACHED = "uncached"  # nothing of it was expected on D: no cell was measured so
     EVICTED = "evicted"  # D had lost the conversation: a full prefill, which the survival statistics hold
 
 
@@ -78,6 +79,8 @@ def sample_of(record: TurnRecord) -> Sample | Unfit:
         return Unfit.IMPLAUSIBLE
     if record.path is Route.D_LOCAL and survived(record) is False:
         return Unfit.EVICTED
+    if record.path is Route.D_LOCAL and 0 <= record.cached_tokens_decode < _SURVIVED * record.n_ctx_tokens:
+        return Unfit.UNCACHED
     local = record.path is Route.D_LOCAL
     return Sample(
         _cell(record),

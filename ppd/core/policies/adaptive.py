@@ -20,7 +20,9 @@ _ALL = (*_TWO, Route.P_D_PULLBACK)
 
 
 class Adaptive:
-    """`explore`: the share of turns that go against the verdict; `correction`: whether load reports count.
+    """`explore`: the share of turns that go against the verdict; `correction`: whether load reports count;
+    `first`: whether turns of which D holds nothing are decided too, by the queues of now (default: they go
+    P->D).
 
     A table may ask for another share of exploration (after drift, for a while); 0 here switches it off for
     good. Raises ValueError for a share outside 0..0.1.
@@ -28,26 +30,33 @@ class Adaptive:
 
     name = "adaptive"
 
-    def __init__(self, explore: float = EXPLORE, correction: bool = True) -> None:
+    def __init__(self, explore: float = EXPLORE, correction: bool = True, first: bool = False) -> None:
         if not 0 <= explore <= MAX_EXPLORE:
             raise ValueError(f"the share of exploration is between 0 and {MAX_EXPLORE}, not {explore}")
         self._explore = explore
         self._correction = correction
+        self._first = first
 
     def decide(self, turn: Turn, view: View, table: Table | None, weights: Weights) -> Decision:
-        early = guards.forced(view) or guards.first_or_uncached(turn)
+        early = guards.forced(view)
         if early is not None:
             return early
+        uncached = guards.first_or_uncached(turn)
+        if uncached is not None and (table is None or not self._first):
+            return uncached
         if table is None:
             return NO_TABLE
-        evicted = guards.likely_evicted(turn, view, table)
-        if evicted is not None:
-            return evicted
+        if uncached is None:
+            evicted = guards.likely_evicted(turn, view, table)
+            if evicted is not None:
+                return evicted
         verdict = verdict_for(turn, table, weights)
         row, expected = verdict.row, verdict.row.expected
         reason = Reason.TABLE if row.exact else Reason.TABLE_NEAREST
         if self._correction:
             corrected = live.correct(turn, view, row, table)
+            if corrected is None and uncached is not None:
+                return uncached  # no cell was measured without a cache
             expected, reason = (corrected, Reason.TABLE_LIVE) if corrected else (expected, Reason.LIVE_STALE)
         path = best(expected, _candidates(expected, view), weights)
         if turn.draw < self._share(table) and not _limits_at_risk(expected, weights):

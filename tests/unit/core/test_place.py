@@ -3,32 +3,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppd.core import place
-from ppd.core.decision import Turn, WorkerView
+from ppd.core.decision import WorkerView
 
 pytestmark = pytest.mark.unit
 
 
+def nothing(worker: str) -> int:
+    return 0
+
+
 def test_no_worker_no_place() -> None:
-    assert place.pick_prefill([], 10, {}) is None
+    assert place.pick_prefill([], 10, nothing) is None
     assert place.pick_decode([]) is None
 
 
 def test_prefill_goes_where_least_is_outstanding() -> None:
     busy, idle = WorkerView("a", queued_prefill_tokens=500), WorkerView("b", queued_prefill_tokens=10)
-    assert place.pick_prefill([busy, idle], 100, {}) is idle
+    assert place.pick_prefill([busy, idle], 100, nothing) is idle
 
 
 def test_a_prefix_counts_for_what_it_saves_and_no_more() -> None:
     holds, idle = WorkerView("a", queued_prefill_tokens=500), WorkerView("b")
-    assert place.pick_prefill([holds, idle], 2000, {"a": 1900}) is holds
-    assert place.pick_prefill([holds, idle], 400, {"a": 380}) is idle
-
-
-def test_what_one_p_computed_is_not_counted_for_another() -> None:
-    turn = Turn(turn=3, n_in=100, n_out=50, n_ctx=4000, qps=1.0, d_cached=4000, p_cached=3000)
-    assert place.on_prefill(turn, "a", "a") is turn
-    assert place.on_prefill(turn, "b", "a").p_cached == 0
-    assert place.on_prefill(turn, "b", "a").d_cached == 4000
+    assert place.pick_prefill([holds, idle], 2000, {"a": 1900, "b": 0}.__getitem__) is holds
+    assert place.pick_prefill([holds, idle], 400, {"a": 380, "b": 0}.__getitem__) is idle
 
 
 def test_decode_avoids_queues_first() -> None:
@@ -39,7 +36,7 @@ def test_decode_avoids_queues_first() -> None:
 def test_equals_go_to_the_first() -> None:
     one, other = WorkerView("b"), WorkerView("a")
     assert place.pick_decode([one, other]) is one
-    assert place.pick_prefill([one, other], 10, {}) is one
+    assert place.pick_prefill([one, other], 10, nothing) is one
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5), st.floats(0, 1)), min_size=1, max_size=8))
