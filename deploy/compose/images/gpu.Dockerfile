@@ -19,7 +19,7 @@ ENV PIP_CONFIG_FILE=/site/pip.conf PIP_FIND_LINKS=/site PIP_CERT=/etc/ssl/certs/
 COPY deploy/compose/images/installed /src/
 COPY --from=requirements /requirements.txt /
 RUN python3 /src/installed > /base.txt \
- && if grep -q '^nixl==' /base.txt; then sed -i '/^nixl[=>]/d' /requirements.txt; fi \
+ && if grep -q '^nixl\b' /base.txt; then sed -i '/^nixl\b/d' /requirements.txt; fi \
  && /opt/ppd/bin/pip install -c /base.txt -r /requirements.txt
 
 FROM ${BASE}
