@@ -22,7 +22,7 @@ from simulator.calibrate import SEEDS, Error, bands, errors, split
 from simulator.offline import measure
 from simulator.sweep import Constants, cluster_spec, keys, run
 
-_QUICK_SHARE = 10  # one of so many points
+_QUICK_SHARE = 10  # one in this many points
 
 
 def main(argv: list[str]) -> int:

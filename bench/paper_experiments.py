@@ -58,7 +58,7 @@ class Scripted(FixedPaths):
 
 
 def path_dependence(turns: int = 16) -> list[tuple[int, float]]:
-    """TTFT in ms of a last turn by P->D, after so many D-local turns in a row."""
+    """TTFT in ms of a last turn by P->D, by the number of D-local turns in a row before it."""
     chat = Conversation(0, 0.0, (TurnSpec(256, 256),) * turns)
     found = []
     for streak in range(0, turns - 1, 2):
@@ -152,7 +152,7 @@ def _late(job: Job) -> bool:
 
 
 def handoff(placement: str = "1P1D") -> list[tuple[float, float]]:
-    """TTFT in ms of a 4,096-token P->D turn over links of so many GB/s, with a lean connector and no load."""
+    """TTFT in ms of a 4,096-token P->D turn by the link's GB/s, with a lean connector and no load."""
     chat = Conversation(0, 0.0, (TurnSpec(4096, 2),))
     rows = []
     for gb_s in (400.0, 150.0, 50.0, 10.0, 3.0, 1.0):

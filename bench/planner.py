@@ -1,7 +1,7 @@
 """What one planner sustains: turn records a second, memory after a million of them, and watch-to-effect time.
 
     python -m bench.planner                       the learner alone, and through a real JetStream
-    python -m bench.planner --records 1000000     with the memory that so many leave behind
+    python -m bench.planner --records 1000000     with the memory that they leave behind
     python -m bench.planner --json                for machines
 
 Both parts run in one go on the same machine, so that their ratio is worth more than either figure.

@@ -77,7 +77,7 @@ def chats(shape: Shape, bursts: bool = False) -> Load:
 
 
 def flipped(first: Shape, second: Shape, times: float) -> Load:
-    """One kind of traffic for half of the time, then another, whose rate is so many times the first's."""
+    """One kind of traffic for half of the time, then another, at `times` the first one's rate."""
 
     def load(rate: float, seed: int, duration_s: float) -> list[Conversation]:
         half = duration_s / 2

@@ -103,7 +103,7 @@ def claims(outcomes: Sequence[Outcome]) -> list[Claim]:
 
 
 def _after_drift(outcomes: Sequence[Outcome]) -> list[Claim]:
-    """What is lost to the new best from so many turns after a drift on."""
+    """The regret against the new best policy, from a number of turns after a drift on."""
     what = f"regret from turn {SETTLED_TURNS} after"
     drifts = [o for o in outcomes if o.drifts]
     judged = []

@@ -193,8 +193,8 @@ class Frontend:
             self._tasks.start("access log", self._access_log.run)
 
     async def warm(self, deadline_s: float) -> None:
-        """Until engines and shared sessions are known, so long at most: a process that takes another's place
-        shall not tell its first clients that nobody serves."""
+        """Wait until engines and shared sessions are known, at most `deadline_s`, so that the first clients
+        of a process that replaces another one do not get 503."""
         known = (self.watch.synced.wait(), self.sharing.reached.wait())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*known), deadline_s)

@@ -52,7 +52,7 @@ class FrontendSettings(TracedSettings):
     )
     suspect_s: Seconds = Field(
         10.0,
-        description="an engine that gives no sign of life for so long gets no turns, and its streams move",
+        description="after this long without a sign of life an engine gets no turns, and its streams move",
     )
     body_s: Seconds = Field(30.0, description="deadline for a request's body to arrive")
     turn_s: Seconds = Field(1800.0, description="longest a turn may take as a whole, queueing included")
@@ -67,7 +67,7 @@ class FrontendSettings(TracedSettings):
     max_queued: Count = Field(1024, description="turns that may wait for one of those; more get 429")
     queue_s: Seconds = Field(10.0, description="longest wait in that queue before 429")
     max_sessions: Count = Field(100_000, description="conversations remembered")
-    session_ttl_s: Seconds = Field(3600.0, description="a conversation is forgotten when idle for so long")
+    session_ttl_s: Seconds = Field(3600.0, description="an idle conversation is forgotten after this long")
     max_records: Count = Field(10_000, description="turn records kept while NATS is away")
     load_stale_s: Seconds = Field(2.0, description="a load report older than this is not trusted")
 

@@ -22,10 +22,8 @@ class PlannerSettings(ServiceSettings):
         le=MAX_EXPLORE,
         description="share of turns that may take the other path to keep it measured; 0: off",
     )
-    settle_s: Seconds = Field(
-        10.0, description="a changed placement gets a table of its own once it has lasted so long"
-    )
-    turns_age_s: Seconds = Field(7 * 86_400.0, description="turn records are kept so long")
+    settle_s: Seconds = Field(10.0, description="a changed placement gets a table of its own after this long")
+    turns_age_s: Seconds = Field(7 * 86_400.0, description="how long turn records are kept")
     turns_bytes: Count = Field(1 << 30, description="turn records kept, at most")
     checkpoint_s: Seconds = Field(
         1.0, description="what was learned is saved, and turns acknowledged, so often"

@@ -56,7 +56,7 @@ class Constants(msgspec.Struct, frozen=True):
     link_gb_s: float = 100.0
     kept_tokens: float = 288.5  # of an answer, the same again when it comes back as text (mean)
     lost: float = 0.2553  # of conversations that the proxy does not know again (`simulator.released`)
-    slow_prefill: float = 3.0  # the first replica computes so many times slower
+    slow_prefill: float = 3.0  # factor by which the first replica computes more slowly
     slow_seq_ms: float = 0.287  # and what a sequence adds to its steps
 
 

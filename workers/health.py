@@ -20,7 +20,7 @@ class Pulse:
         self.silent_s += waited_s
 
     def answered(self, sample: Sample, waited_s: float) -> None:
-        """It did, so long after the answer before this."""
+        """Record an answer that came `waited_s` seconds after the previous one."""
         self.silent_s = 0.0
         moved = sample.steps != self._steps or not sample.running
         self.stuck_s = 0.0 if moved else self.stuck_s + waited_s

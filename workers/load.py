@@ -38,7 +38,7 @@ class LoadMeter:
         """The report for `sample`, taken at `now_s` of a monotonic clock.
 
         `queued_prefill_tokens` is the connector's count; without a connector (None) it is estimated by the
-        waiting requests and the mean of what a request's prefill computed of late.
+        waiting requests and the recent mean of what a request's prefill computed.
         """
         if self._past and sample.steps < self._past[-1][1].steps:
             self._past.clear()  # the engine started anew

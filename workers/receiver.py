@@ -28,7 +28,7 @@ class ReportReceiver(asyncio.DatagramProtocol):
         self._log = logger
         self._queue: asyncio.Queue[KvMoved | KvHeld] = asyncio.Queue(_WAITING)
         self._transport: asyncio.BaseTransport | None = None
-        self.queued_prefill_tokens: int | None = None  # None until an engine with the connector said so
+        self.queued_prefill_tokens: int | None = None  # None until an engine with the connector reported it
 
     async def open(self, run_dir: Path) -> None:
         """Raises EngineError where the socket cannot be made."""

@@ -62,8 +62,8 @@ class WorkerSettings(TracedSettings):
         False, description="with a vLLM that the connector does not know, serve without KV spans"
     )
     start_s: float = Field(900, gt=0, description="how long an engine may take to start")
-    probe_every_s: float = Field(5, gt=0, description="an engine that made no step for so long is probed")
-    hang_s: float = Field(60, gt=0, description="an engine that answers no probe for so long is restarted")
+    probe_every_s: float = Field(5, gt=0, description="an engine that made no step for this long is probed")
+    hang_s: float = Field(60, gt=0, description="an engine that answers no probe for this long is restarted")
     drain_s: float = Field(60, ge=0, description="how long streams and KV reads may take to end on SIGTERM")
     hardware: str = Field("", description="the hardware profile, such as h100-llama-3.1-8b")
     sample_ratio: Annotated[float, Field(ge=0, le=1)] | None = Field(

@@ -1,4 +1,4 @@
-"""Load: so many connections, each with one turn after another; first-byte times and the router's CPU."""
+"""Load: connections with one turn after another each; first-byte times and the router's CPU."""
 
 import asyncio
 import time

@@ -97,7 +97,7 @@ def unguarded(path: str) -> bool:
 
 
 def traced(exchange: Exchange, trace_id: str) -> None:
-    """The request is a part of this trace: it is told and logged so."""
+    """Put the id of the request's trace into the answer's headers and the access log."""
     exchange.visit.trace_id = trace_id
     exchange.common[1] = (_TRACE_ID, trace_id.encode())
 

@@ -1,4 +1,4 @@
-"""Admission: so many turns at once, so many waiting for so long, and 429 for the rest."""
+"""Admission: bounds on running and waiting turns and on the wait, and 429 beyond them."""
 
 import asyncio
 from collections import deque

@@ -69,7 +69,7 @@ class Access:
         return (seen.st_ino, seen.st_size, seen.st_mtime_ns) if seen else ()
 
     def reload(self) -> None:
-        """Read the file again; one that cannot be read leaves the last good keys in place, and is said."""
+        """Read the file again. One that cannot be read is logged, and the last good keys stay in place."""
         if self._path is None:
             return
         self._stamp = self._look()

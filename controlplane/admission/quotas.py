@@ -16,7 +16,7 @@ _COUNTERS = 4
 
 
 def shared_memory(processes: int) -> mmap.mmap:
-    """For a Quota in each of so many processes, which must be forked after this."""
+    """For a Quota in each of `processes` processes, which must be forked after this."""
     return mmap.mmap(-1, MAX_KEYS * processes * _COUNTERS * 8)
 
 

@@ -1,4 +1,4 @@
-"""What an operator asks and does, behind the admin key: workers, sessions, decisions of late, the tables."""
+"""What an operator asks and does, behind the admin key: workers, sessions, recent decisions, the tables."""
 
 import asyncio
 import os
@@ -124,7 +124,7 @@ def _of_this_process(admin: APIRouter, parts: Parts) -> None:
 
     @admin.get("/turns")
     async def turns(limit: Limit = 50) -> Response:
-        """The turns of late as they were recorded, the newest first."""
+        """The most recent turn records, newest first."""
         newest = parts.siblings.late()[::-1][:limit]
         return Response(
             b"[" + b",".join(encode(each) for each in newest) + b"]", media_type="application/json"

@@ -111,7 +111,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def hold_to(self, request: Request, max_tokens: int) -> None:
-        """Let the answer have so many tokens at most. Raises ApiError where more are asked for."""
+        """Limit the answer to `max_tokens`. Raises ApiError where the client asks for more."""
 
     @abstractmethod
     def whole(self, body: bytes, seen: Seen, cached_tokens: int | None) -> bytes:

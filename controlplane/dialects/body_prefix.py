@@ -171,7 +171,7 @@ def _digests(view: memoryview) -> list[int]:
 
 
 def _rest(view: memoryview, blocks: int, end: int) -> int:
-    """Of what lies between so many blocks and `end`."""
+    """The hash of what lies between the first blocks and `end`."""
     return xxhash.xxh3_64_intdigest(view[blocks * _BLOCK_BYTES : end], _SEED)
 
 

@@ -154,7 +154,7 @@ class Sent:
 
     @property
     def tokens(self) -> int:
-        """At least so many: where chunks do not say how many tokens they hold, each counts as one."""
+        """A lower bound where chunks do not say how many tokens they hold: each then counts as one."""
         self._boil_down()
         return self._tokens
 

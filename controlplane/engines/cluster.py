@@ -152,7 +152,7 @@ class Cluster:
         return decodes, replicas
 
     def can_pull(self, decode: Worker, prefill: Worker, now_s: float) -> bool:
-        """Whether D can pull from P, by what both say and by how it went of late."""
+        """Whether D can pull from P: their KV formats fit, and the pair is not set aside."""
         return compatible(prefill, decode) and self.pairs.usable(prefill.id, decode.id, now_s)
 
     def transfer_failed(self, prefill: Worker, decode: Worker, why: str, now_s: float) -> None:

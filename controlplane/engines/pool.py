@@ -140,7 +140,7 @@ class Pool:
         return max((each.waits_s(now_s) for each in self._all), default=-_NEVER)
 
     def give_up(self, now_s: float, waited_s: float) -> None:
-        """Fail all answers of which nothing has come for so long."""
+        """Fail all answers that have been silent for `waited_s`."""
         for connection in [each for each in self._all if each.waits_s(now_s) >= waited_s]:
             connection.give_up()
 

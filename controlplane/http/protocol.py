@@ -17,7 +17,7 @@ _MAX_HEADERS = 256
 _MAX_PIPELINED = 16  # requests that wait; more are not read, and neither is the news of a hang-up
 _MAX_AHEAD = 256  # that wait since one read brought them all
 _MAX_OFFERS = 16  # of another protocol, in one read
-TOLD_SHARE = 8  # one connection more for so many that are allowed is told that it is too much
+TOLD_SHARE = 8  # one eighth more connections than allowed get an answer, the rest are cut off
 _LINGER_S, _LINGER_BYTES = 2.0, 32 << 20
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -40,7 +40,7 @@ class Protocol(asyncio.Protocol):
         self._headers: Headers = []
         self._in_head = True  # one is awaited, or under way
         self._read_bytes = 0  # of what is being parsed
-        self._own_bytes = 0  # of it, at most so many belong to the head or body that is awaited at its end
+        self._own_bytes = 0  # upper bound of those that belong to the head or body still awaited at its end
         self._awaited_bytes = 0  # of that head or body, which were read before
         self._offers = 0
         self._incoming: Exchange | None = None  # its head is complete, its body is not

@@ -1,4 +1,4 @@
-"""`--processes N`: as many processes as asked for share one port, counters, metrics and the turns of late.
+"""`--processes N`: N processes share one port, counters, metrics and recent turns.
 
 The parent holds a socket for each child, on which the child listens as soon as it can serve: connections that
 come while a child is being replaced wait for the new one, unless it fails again and again. It
@@ -25,7 +25,7 @@ from controlplane.shared import siblings
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 _BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0)
 _HEALTHY_AFTER_S = 30.0
-_PATIENT_S = 1.0  # so long connections wait for a process that is to come
+_PATIENT_S = 1.0  # how long connections wait for a process that is starting
 _GRACE_S = 10.0  # beyond the children's own deadline for running streams
 
 

@@ -1,4 +1,4 @@
-"""What the processes of one frontend show of each other: their turns of late, and how many wait.
+"""What the processes of one frontend show of each other: their recent turns, and how many wait.
 
 Each writes its own part of a memory that all share, and reads all parts. There is no lock: a record that is
 read while it is written over fails its checksum and is passed over until the next look.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ppd.core.records import BadRecordError, TurnRecord, decode, encode
 
 LATE = 256  # turns
-_GONE_S = 5.0  # a process that said nothing for so long is not counted
+_GONE_S = 5.0  # a process that reported nothing for this long is not counted
 _SLOT_BYTES = 4096
 _HEAD = struct.Struct("<IId")  # of a slot: length, checksum, when the turn ended
 _GAUGES = struct.Struct("<qqqd")  # of a part: Gauges, when they were said
@@ -29,7 +29,7 @@ class Gauges(NamedTuple):
 
 
 def shared_memory(processes: int) -> mmap.mmap:
-    """For Siblings in each of so many processes, which must be forked after this."""
+    """For Siblings in each of `processes` processes, which must be forked after this."""
     return mmap.mmap(-1, processes * _PART_BYTES)
 
 
@@ -78,7 +78,7 @@ class Siblings:
             _GAUGES.pack_into(self._memory, self._own, *gauges, now_s)
 
     def total(self, own: Gauges, now_s: float) -> Gauges:
-        """`own`, and what the others said of late."""
+        """`own` plus the recent gauges of the other processes."""
         if self._memory is None:
             return own
         sums = list(own)

@@ -53,7 +53,7 @@ class Recorder:
             self._empty.set()
 
     async def drain(self, deadline_s: float) -> None:
-        """Wait, for so long at most, until all is sent."""
+        """Wait until all is sent, at most this many seconds."""
         if self._pending and self._bus.connected:
             self._empty.clear()
             with contextlib.suppress(TimeoutError):

@@ -54,7 +54,7 @@ class Spans:
 
     @property
     def recording(self) -> bool:
-        """Whether anybody will see what the spans are told."""
+        """Whether the spans are recorded, so that setting attributes is worth its cost."""
         return self.server.is_recording()
 
     def leg(self, name: str, attributes: dict[str, Any] | None = None) -> AbstractContextManager[Span]:

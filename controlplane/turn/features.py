@@ -18,7 +18,7 @@ class Conversation(NamedTuple):
     match: Match | None
     turn: Turn
     begins: bool  # by its shape it is a first turn
-    n_out_mean: float = 0.0  # output tokens of this model's turns of late; 0 = not known
+    n_out_mean: float = 0.0  # recent mean of this model's output tokens; 0 = not known
 
 
 # Of a request by which the model makes no tokens.

@@ -1,4 +1,4 @@
-"""What the page shows of the turns of late. Pure."""
+"""What the page shows of the most recent turns. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -58,7 +58,7 @@ async def pulls_back(frontend: Frontend, words: Words) -> str:
 
 
 async def _second_turn(frontend: Frontend, words: Words, answered: int, path: Route) -> Answer:
-    """Of a conversation whose first answer had so many tokens. Raises TurnError."""
+    """The second answer of a conversation whose first had `answered` tokens. Raises TurnError."""
     session = secrets.token_hex(8)
     system, user = words.opening(_ASKED_TOKENS)
     messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]

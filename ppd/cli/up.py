@@ -43,7 +43,7 @@ class UpSettings(CommandSettings):
 
 @contextmanager
 def _of(flag: str) -> Iterator[None]:
-    """A value that cannot be used is said with its flag. Raises PlanError."""
+    """Raises PlanError for a value that cannot be used; the message names its flag."""
     try:
         yield
     except ValueError as error:

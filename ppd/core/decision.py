@@ -39,7 +39,7 @@ class WorkerView(msgspec.Struct, frozen=True):
     kv_use: float = 0.0
     queued_prefill_tokens: int = 0
     itl_ms: float = 0.0  # 0 = not known
-    prefill_tokens_per_s: float = 0.0  # throughput of late; 0 = not known
+    prefill_tokens_per_s: float = 0.0  # throughput over the last ten seconds; 0 = not known
     prefill_speed_tokens_per_s: float = 0.0  # while it prefills; 0 = not known
     max_batch_tokens: int = 0
     unsent_kv_tokens: int = 0  # of prompts that this P computes or computed: their KV is not on a D yet
@@ -52,7 +52,7 @@ class View(msgspec.Struct, frozen=True):
     prefill: WorkerView | None = None
     decode: WorkerView | None = None
     replica: WorkerView | None = None  # the least loaded worker that does both
-    n_out_mean: float = 0.0  # output tokens of this model's turns of late; 0 = not known
+    n_out_mean: float = 0.0  # recent mean of this model's output tokens; 0 = not known
     kv_bytes_per_token: int = 0
     link_bytes_per_s: float = 0.0  # what a KV transfer from this P to this D reaches; 0 = not known
     handoff_ms: float = 0.0  # what a hand-off costs whatever its size

@@ -29,7 +29,7 @@ class OutputPredictor:
             self._means[model] = blend(self._means.get(model, 0.0), float(n_out_tokens), _MODEL_WEIGHT)
 
     def mean(self, model: str) -> float:
-        """Of this model's answers of late; 0 = none seen yet."""
+        """Recent mean of this model's output tokens; 0 = none seen yet."""
         return self._means.get(model, 0.0)
 
     def predict(self, model: str, session_mean_tokens: float, limit_tokens: int | None) -> int:

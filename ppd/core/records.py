@@ -57,7 +57,7 @@ class WorkerRecord(Record):
     kv_layout: str = ""
     kv_compatibility: str = ""  # vLLM's own hash: model path, attention backend, NIXL protocol, ...
     bidirectional: bool = False  # pull-back (D->P) is switched on
-    releases: bool = False  # a prefill engine that frees a turn's blocks when it is told of the turn's end
+    releases: bool = False  # a prefill engine that frees a turn's blocks when asked to at the turn's end
     hardware: str = ""
     model_path: str = ""  # the model's folder on the worker's host, if it is one
     started_unix_s: float = 0.0
@@ -77,16 +77,16 @@ class WorkerLoad(Record):
     waiting: int = 0
     kv_use: float = 0.0  # 0..1
     queued_prefill_tokens: int = 0  # prompt tokens accepted but not computed yet
-    prefix_hit_rate: float = 0.0  # of late, 0..1
-    itl_ms: float = 0.0  # mean inter-token latency of late; 0 = none seen
-    prefill_tokens_per_s: float = 0.0  # throughput of late; 0 = none seen
-    prefill_speed_tokens_per_s: float = 0.0  # tokens over time spent prefilling, of late; 0 = none seen
+    prefix_hit_rate: float = 0.0  # over the last ten seconds, 0..1
+    itl_ms: float = 0.0  # mean inter-token latency over the last ten seconds; 0 = none seen
+    prefill_tokens_per_s: float = 0.0  # throughput over the last ten seconds; 0 = none seen
+    prefill_speed_tokens_per_s: float = 0.0  # tokens per second spent prefilling; 0 = not known
     decode_tokens_per_s: float = 0.0
-    ttft_ms: float = 0.0  # of late; 0 = none seen
+    ttft_ms: float = 0.0  # mean over the last ten seconds; 0 = none seen
     tpot_ms: float = 0.0
     preemptions: int = 0  # since the engine's start
-    silent_s: float = 0.0  # for so long the engine has not answered its agent: all above is from before
-    stuck_s: float = 0.0  # for so long it has made no step, although requests run
+    silent_s: float = 0.0  # how long the engine has not answered; the figures above are older
+    stuck_s: float = 0.0  # how long it has made no step although requests run
     v: int = 1
 
 

@@ -10,13 +10,13 @@ from itertools import pairwise
 
 import xxhash
 
-Mark = tuple[int, str]  # a count of tokens, and the hash of the first so many
+Mark = tuple[int, str]  # a count of tokens, and the hash of that many first tokens
 
 MOST_STEPS = 64  # marks within an answer: they travel in a header of JSON with every turn
 
 
 def marks(tokens: Sequence[int], counts: Iterable[int]) -> list[Mark]:
-    """The marks of the first so many tokens, for each count that is not 0 and not more than there are."""
+    """The mark of the first `count` tokens, for each count between 1 and the number of tokens."""
     ids = array("I", tokens)
     hasher = xxhash.xxh3_128()
     found = []

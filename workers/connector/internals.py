@@ -81,7 +81,7 @@ class ReportingScheduler(NixlPullConnectorScheduler):
         self._worker_id = worker_id
         self._unfinished: dict[str, Any] = {}
         self._users: dict[tuple[Any, Any], str] = {}  # of remote blocks: single use
-        self._prefills: dict[str, str] = {}  # the turns prefilled here of late: vLLM's id by the turn's
+        self._prefills: dict[str, str] = {}  # recently prefilled turns: the turn's id -> vLLM's request id
         self._unwanted: set[str] = set()  # of the unfinished
         self._queue_said = 0
         self._queue_said_s = 0.0

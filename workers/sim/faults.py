@@ -9,16 +9,16 @@ import msgspec
 class Faults(msgspec.Struct):
     """POST any of these fields to `/sim/faults`; DELETE ends all of them."""
 
-    error_status: int = 0  # answer so many requests (`error_count`) with this HTTP status
+    error_status: int = 0  # answer the next `error_count` requests with this HTTP status
     error_count: int = 0
     error_share: float = 0.0  # and this share of all others with `error_status`, or 500
     delay_s: float = 0.0  # before a request is looked at
     stalled: bool = False  # accept, but make no step
     hang_health: bool = False  # answer neither /health nor /metrics
-    kv_slow: float = 1.0  # KV leaves this engine so many times slower
+    kv_slow: float = 1.0  # factor by which KV leaves this engine more slowly
     kv_fail: bool = False  # KV reads of this engine are refused
     kv_hang: bool = False  # KV reads of this engine are never answered
-    drop_after_tokens: int = 0  # cut streams, without an end, after so many tokens
+    drop_after_tokens: int = 0  # cut streams, without an end, after this many tokens
     seed: int = 0
 
     def status(self, rng: random.Random) -> int:

@@ -32,7 +32,7 @@ class Handoff:
         bytes_per_s = settings.link_gb_per_s * 1e9 or profile.link_bytes_per_s
         self._link = Link(bytes_per_s, settings.setup_ms * 1e-3)
         self._egress = Port()
-        self._prefills: dict[str, str] = {}  # of late: our id by that of the frontend's turn
+        self._prefills: dict[str, str] = {}  # recent ones: the frontend's turn id -> our request id
 
     def begins(self, params: KvParams | None, request_id: str) -> None:
         """A request comes in: if it is a turn's prefill, that turn may later be called off."""

@@ -32,7 +32,7 @@ def _state(worker: Worker) -> str:
 
 
 def show(report: Report, console: Console) -> None:
-    """Parts, workers, tables, sessions; what cannot be known is said to be unknown."""
+    """Parts, workers, tables, sessions; unknown values are shown as unknown."""
     parts = _table("part", "", "where", "")
     for part in report.parts:
         mark = Text("up", style="green") if part.ok else Text("DOWN", style="bold red")

@@ -17,7 +17,7 @@ from ppd.runtime.bus import Bus
 AWAY, REFUSED = 1, 2  # exit statuses
 _CONNECT_S = 3.0
 _ANSWER_S = 10.0  # the planner's own calls to JetStream have shorter deadlines
-_silent = logging.getLogger("ppd.cli.table")  # a planner that is away is said once, by the error
+_silent = logging.getLogger("ppd.cli.table")  # the error alone reports a planner that is away
 _silent.disabled = True
 
 

@@ -20,7 +20,7 @@ class TraceSettings(CommandSettings):
 
     jaeger: str = Field("http://127.0.0.1:16686", description="URL of Jaeger")
     session: str = Field("", description="all turns of this session, in order")
-    slowest: int = Field(0, ge=0, le=100, description="so many of the slowest turns")
+    slowest: int = Field(0, ge=0, le=100, description="how many of the slowest turns to list")
     since: str = Field(
         "1h", pattern=r"^[1-9][0-9]{0,5}[smhd]$", description="how far back to search: 30m, 2h, 1d"
     )

@@ -21,7 +21,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     graph_tokens: int = 0  # a step of more tokens leaves CUDA graphs altogether (0 = none does)
     eager_s: float = 0.0  # what launching its kernels one by one adds to such a step
     eager_send_s: float = 0.0  # and what it takes at least where sending KV and launching take turns
-    send_s: float = 0.0  # a prefill whose KV another engine will read holds its last step up so long
+    send_s: float = 0.0  # delay of the last step of a prefill whose KV another engine will read
     send_more_s: float = 0.0  # and longer, for each that the same step sends besides
     receive_s: float = 0.0  # KV that came from elsewhere holds the step up that first uses it
 

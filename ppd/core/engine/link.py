@@ -18,7 +18,7 @@ class Link:
 
     bytes_per_s: float
     setup_s: float = 0.0  # latency of each transfer; others may go on meanwhile
-    sender_s: float = 0.0  # the sender's port is held for so long by each, whatever its size
+    sender_s: float = 0.0  # each transfer holds the sender's port this long, whatever its size
     receiver_s: float = 0.0  # and the receiver's
 
     @property

@@ -17,7 +17,7 @@ from ppd.core.score import Expected
 from ppd.core.table import Table
 
 MAX_WORKERS = 64
-DRIFT_TURNS = 1000  # for so many turns after an alarm exploration is widened
+DRIFT_TURNS = 1000  # number of turns after an alarm for which exploration is widened
 _LEAST_LATER = 0.1  # share of turns: where nobody stays, no prefill is local either
 _LEAST_LEFT = 0.2  # of a TPOT, by the correction for its batch
 _COST_RANGE = 1e4  # a turn this many times off the prior is no measurement
