@@ -77,7 +77,7 @@ class _Client(asyncio.Protocol):
 def _request(stream: bool, number: int) -> bytes:
     body = (
         b'{"model":"m","messages":[{"role":"system","content":"You are a helpful assistant."},{"role":"user",'
-        b'"content":"Question %d: what is the capital of France, and why?"}],"max_tokens":64,"stream":%b}'
+        b'"content":"Question %d: what is the capital of Japan, and why?"}],"max_tokens":64,"stream":%b}'
         % (number, b"true" if stream else b"false")
     )
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"

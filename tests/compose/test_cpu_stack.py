@@ -5,6 +5,7 @@ import pytest
 
 from ppd.cli.trace.command import main as trace
 from tests.compose.stack import Stack, get, until
+from tests.support.questions import CHAT
 
 pytestmark = pytest.mark.timeout(2400)
 MODEL = "smollm2"
@@ -30,15 +31,15 @@ def test_real_engines_come_up(cpu: Stack) -> None:
 
 
 def test_a_chat_moves_its_kv_between_the_containers(cpu: Stack) -> None:
-    question = (
-        "What is the capital of France? Answer in one short sentence. " + "Please be brief and clear. " * 20
-    )
-    messages = [{"role": "user", "content": question}]
-    first, route = say(cpu, messages)
-    assert "Paris" in first
-    assert route == "p-d", cpu.turns()
-    messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "And of Italy?"}]
-    say(cpu, messages)
+    messages: list[dict[str, str]] = []
+    routes = []
+    for question, expected in list(CHAT.items())[:2]:
+        messages.append({"role": "user", "content": question})
+        answer, route = say(cpu, messages)
+        assert answer == expected
+        messages.append({"role": "assistant", "content": answer})
+        routes.append(route)
+    assert routes[0] == "p-d", cpu.turns()
     assert [turn["turn"] for turn in cpu.turns()[:2]] == [2, 1]
 
 

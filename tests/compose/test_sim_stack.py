@@ -53,7 +53,7 @@ def test_nothing_runs_as_root_and_only_the_endpoint_is_published_on_loopback(sim
 
 
 def test_a_chat_through_the_published_port(sim: Stack) -> None:
-    messages = [{"role": "user", "content": "what is the capital of France? " * 30}]
+    messages = [{"role": "user", "content": "what is the capital of Japan? " * 30}]
     first, route, _ = chat(sim, messages)
     assert route == "p-d"
     messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "and of Spain?"}]

@@ -7,14 +7,23 @@ import httpx
 import pytest
 
 from tests.e2e.local_stack import ADMIN_KEY, LocalStack
+from tests.support.questions import CAPITAL_ANSWER, CAPITAL_QUESTION
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]}
+PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Tokyo"]}}, "required": ["city"]}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS, "strict": True}}
 NAMED = {"type": "function", "function": {"name": "weather"}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "schema": PARAMETERS, "strict": True}}
-CAPITAL = "The capital of France is Paris."
+QUESTION = [{"role": "user", "content": CAPITAL_QUESTION}]
+CAPITAL = CAPITAL_ANSWER
+JSON = '{"city": "Tokyo"}'
+AS_JSON = [{"role": "user", "content": f"Answer in JSON, as {JSON}: what is the capital of Japan?"}]
+NO = [
+    {"role": "user", "content": "Say no five times."},
+    {"role": "assistant", "content": "no no no no no"},
+    {"role": "user", "content": "Again."},
+]
 Choice = dict[str, Any]
 
 
@@ -63,31 +72,37 @@ def _joined(parts: list[Choice]) -> Choice:
     return whole
 
 
-CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [  # what is asked for, what the first choice must hold
+# What is asked for, and what the first choice must hold. Rounding differs between processors, and between a
+# prefill on P and one on D: noise on all logits (standard deviation .2) changed none of these texts.
+CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"text": CAPITAL, "finish": "stop"}),
     ({"max_tokens": 1}, {"text": "The", "finish": "length"}),
     (
         {"max_tokens": None, "max_completion_tokens": 5},
-        {"text": "The capital of France is", "finish": "length"},
+        {"text": "The capital of Japan is", "finish": "length"},
     ),
-    ({"n": 2, "temperature": 1, "seed": 3}, {}),
-    ({"temperature": 1, "seed": 7}, {}),
-    ({"temperature": 1, "seed": 7, "top_p": 0.01}, {"text": CAPITAL}),
-    ({"temperature": 1, "seed": 7, "top_k": 1, "min_p": 0.1}, {"text": CAPITAL}),
-    ({"stop": "Paris"}, {"text": "The capital of France is ", "finish": "stop", "stop": "Paris"}),
-    ({"stop": [" is"], "include_stop_str_in_output": True}, {"text": "The capital of France is"}),
+    ({"n": 2, "temperature": 1, "seed": 0, "max_tokens": 8}, {"text": "The capital of Japan is Tokyo. This"}),
+    ({"temperature": 1, "seed": 9}, {"text": "The capital of Japan is Tokyo, a major port city in"}),
+    ({"temperature": 1, "seed": 9, "top_p": 0.01}, {"text": CAPITAL}),
+    ({"temperature": 1, "seed": 9, "top_k": 1, "min_p": 0.1}, {"text": CAPITAL}),
+    ({"stop": "Tokyo"}, {"text": "The capital of Japan is ", "finish": "stop", "stop": "Tokyo"}),
+    ({"stop": [" is"], "include_stop_str_in_output": True}, {"text": "The capital of Japan is"}),
     ({"stop": ["The"]}, {"text": "", "finish": "stop", "stop": "The"}),  # P's one token ends the answer
     ({"logprobs": True, "top_logprobs": 2}, {"text": CAPITAL}),
     ({"logprobs": True, "return_tokens_as_token_ids": True}, {"text": CAPITAL}),
-    ({"logit_bias": {"504": -100}}, {}),  # the token that the answer begins with
-    ({"bad_words": ["Paris"]}, {}),
-    ({"presence_penalty": 1.5, "frequency_penalty": 1.1}, {"text": CAPITAL}),
-    ({"repetition_penalty": 1.1}, {}),
-    ({"min_tokens": 12}, {"finish": "length"}),
+    ({"logit_bias": {"504": -100, "59": 4}, "max_tokens": 3}, {"text": "Kyoto"}),  # against "The", for "K"
+    ({"logit_bias": {"3575": -100}}, {"text": "The Capital of Japan is Tokyo."}),  # against " capital"
+    ({"bad_words": ["capital"]}, {"text": "The Capital of Japan is Tokyo."}),
+    ({"presence_penalty": 2, "frequency_penalty": 2, "messages": NO}, {"text": "no no no yes again"}),
+    ({"repetition_penalty": 0.5}, {"text": "What a capital of Japan? Japan is a Japan, a"}),
+    (  # the bias is for " The"
+        {"min_tokens": 9, "max_tokens": 9, "logit_bias": {"378": 5}},
+        {"text": f"{CAPITAL} The capital"},
+    ),
     ({"ignore_eos": True, "max_tokens": 10}, {"finish": "length"}),
-    ({"response_format": SCHEMA, "max_tokens": 40}, {"finish": "stop"}),
-    ({"response_format": {"type": "json_object"}, "max_tokens": 40}, {}),
-    ({"structured_outputs": {"choice": ["Rome", "Paris"]}}, {"text": "Paris", "finish": "stop"}),
+    ({"response_format": SCHEMA, "max_tokens": 40, "messages": AS_JSON}, {"text": JSON, "finish": "stop"}),
+    ({"response_format": {"type": "json_object"}, "max_tokens": 40, "messages": AS_JSON}, {"text": JSON}),
+    ({"structured_outputs": {"choice": ["Rome", "Tokyo"]}}, {"text": "Tokyo", "finish": "stop"}),
     ({"tools": [TOOL], "tool_choice": "none"}, {"text": CAPITAL, "calls": ""}),
     ({"tools": [TOOL], "tool_choice": "auto"}, {"text": CAPITAL}),
     ({"tools": [TOOL], "tool_choice": NAMED, "max_tokens": 60}, {"text": ""}),
@@ -102,11 +117,8 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [  # what is asked for, wha
 
 @pytest.mark.parametrize(("fields", "holds"), CASES, ids=lambda value: "+".join(value) or "-")
 def test_every_path_serves_it(real_stack: LocalStack, fields: dict[str, Any], holds: Choice) -> None:
-    question = "What is the capital of France? Say it in one sentence."
-    # The same in each run: where two tokens are nearly as likely, rounding decides, and P and D round apart.
-    system = f"You are helper number {[case[0] for case in CASES].index(fields)}."
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
-    asked = {**fields, "messages": messages}
+    salt = str([case[0] for case in CASES].index(fields))  # no case finds its prompt cached by another
+    asked = {"messages": QUESTION, "cache_salt": salt, **fields}
     answers = {
         (route, stream): ask(real_stack, route, stream, asked)
         for route in ("p-d", "d-local")
@@ -119,9 +131,7 @@ def test_every_path_serves_it(real_stack: LocalStack, fields: dict[str, Any], ho
     if fields.get("logprobs"):
         assert len(first[0]["tokens"]) == 8, "the first token's too, which P computed"
     if "tool_choice" in fields and not holds.get("text"):
-        assert first[0]["calls"].replace(" ", "") == 'weather{"city":"Paris"}'
-    if fields.get("response_format") == SCHEMA:
-        assert json.loads(first[0]["text"]) == {"city": "Paris"}
+        assert first[0]["calls"].replace(" ", "") == 'weather{"city":"Tokyo"}'
 
 
 REFUSED = [

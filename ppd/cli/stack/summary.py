@@ -8,12 +8,12 @@ logs       {log_dir}
 
 curl -N {endpoint}/v1/chat/completions -H 'content-type: application/json' -d '
   {{"model": "{model}", "stream": true,
-    "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+    "messages": [{{"role": "user", "content": "What is the capital of Japan?"}}]}}'
 
 from openai import OpenAI
 client = OpenAI(base_url="{endpoint}/v1", api_key="none")
 answer = client.chat.completions.create(
-    model="{model}", messages=[{{"role": "user", "content": "What is the capital of France?"}}])
+    model="{model}", messages=[{{"role": "user", "content": "What is the capital of Japan?"}}])
 print(answer.choices[0].message.content)
 
 `ppd chat` talks to it, `ppd status` shows it, {stop}."""

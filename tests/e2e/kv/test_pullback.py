@@ -10,6 +10,7 @@ from ppd.core.names import SPAN_KV_TRANSFER
 from tests.e2e.kv.conftest import HOLD_S
 from tests.support.kv_engines import Client, Pair, Turn, metric
 from tests.support.otlp import OtlpSink
+from tests.support.questions import CAPITAL_ANSWER, CAPITAL_QUESTION
 
 pytestmark = [
     pytest.mark.e2e,
@@ -100,8 +101,8 @@ async def test_params_of_another_history_change_no_answer(engines: Pair, client:
         await _forget(engines)
         assert with_params.text == (await client.turn(other)).text
     held = (await client.turn(messages, hold=True, max_tokens=24)).held
-    stranger = [{"role": "user", "content": "What is the capital of France?"}]
-    assert "Paris" in (await client.turn(stranger, pull_back=held)).text
+    stranger = [{"role": "user", "content": CAPITAL_QUESTION}]
+    assert (await client.turn(stranger, pull_back=held)).text == CAPITAL_ANSWER
 
 
 async def _directions(sink: OtlpSink, turn: Turn) -> list[str]:

@@ -18,7 +18,7 @@ CAUSES = {"handshake_failed", "transfer_setup_failed", "transfer_exception", "tr
 async def test_source_killed_between_prefill_and_read_is_an_error_span(
     engines: Pair, client: Client, sink: OtlpSink
 ) -> None:
-    question = [{"role": "user", "content": "What is the capital of France? " * 10}]
+    question = [{"role": "user", "content": "What is the capital of Japan? " * 10}]
     expected = (await client.local(question))["choices"][0]["message"]["content"]
     body = {"messages": [{"role": "user", "content": "What is the capital of Italy? " * 10}], "max_tokens": 8}
     params = (await client.prefill(body))["kv_transfer_params"]

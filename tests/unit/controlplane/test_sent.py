@@ -55,9 +55,9 @@ def test_streamed_whole_and_sent_again_have_one_mark(
 
 def test_white_space_after_the_text_does_not_count() -> None:
     seen = Sent()
-    for piece in ("The capital of France", " is Paris.", "\n\n"):
+    for piece in ("The capital of Japan", " is Tokyo.", "\n\n"):
         seen.add(event(piece))
-    assert seen.mark() == mark_of("The capital of France is Paris.")
+    assert seen.mark() == mark_of("The capital of Japan is Tokyo.")
 
 
 def test_long_streams_are_boiled_down() -> None:
