@@ -14,18 +14,26 @@ from ppd.core.score import slo_classes
 from ppd.core.table import Table
 
 
-def explain(request: ExplainRequest, table: Table, learner: Learner | None) -> dict[str, Any]:
-    """Plain data. Raises ValueError for an SLO class that the table does not know."""
+def explain(
+    request: ExplainRequest, table: Table, learner: Learner | None, last_policy: str = ""
+) -> dict[str, Any]:
+    """Plain data, by the policy of the request, else by that of the newest turn, else by the default one.
+
+    Raises ValueError for an SLO class that the table does not know, or an unknown policy.
+    """
     classes = slo_classes(table.snapshot)
     if request.slo_class not in classes:
         raise ValueError(f"there is no SLO class {request.slo_class!r}; there are {', '.join(classes)}")
     weights = classes[request.slo_class]
     cell = cells.cell_of(request.n_ctx, request.n_in, request.n_out, request.qps)
-    decision = policies.make(policies.DEFAULT).decide(
+    policy = request.policy or last_policy or policies.DEFAULT
+    decision = policies.make(policy).decide(
         _turn(request), View(prefill=request.prefill, decode=request.decode), table, weights
     )
     row = table.lookup(cell.slot)
     return {
+        "policy": policy,
+        "policy_known_from": "request" if request.policy else "turns" if last_policy else "default",
         "path": decision.path,
         "reason": decision.reason,
         "score": decision.score,

@@ -22,6 +22,7 @@ class Held:
         self.stream_id = stream_id
         self.applied = Applied(saved.applied if saved.stream_id == stream_id else ())
         self.turns = saved.turns
+        self.policy = ""  # by which the newest turn was routed; empty = none came yet
         self.learns_after = saved.learns_after if saved.stream_id == stream_id else 0
         self.prior: TableSnapshot | None = None
         self.learner: Learner | None = None  # None until there is a table to be relative to
@@ -128,6 +129,7 @@ class Learners:
             TURNS.labels("duplicate").inc()
             return
         held.turns += 1
+        held.policy = record.policy or held.policy
         held.dirty = held.fresh = True
         if sequence <= held.learns_after:
             TURNS.labels("before-rebuild").inc()

@@ -147,7 +147,12 @@ class Operations:
         request = _parse(data, ExplainRequest)
         key = self._key(request)
         held = self._term.learners.held.get(key)
-        return explain(request, Table(self._tables.find(key)), held.learner if held else None)
+        return explain(
+            request,
+            Table(self._tables.find(key)),
+            held.learner if held else None,
+            held.policy if held else "",
+        )
 
     async def _publish(self, which: Which, edit: Callable[[TableSnapshot], TableSnapshot]) -> dict[str, Any]:
         return _published(await self._tables.change(self._key(which), edit))

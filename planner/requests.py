@@ -58,5 +58,6 @@ class ExplainRequest(Which, kw_only=True):
     local_streak: int = 0
     idle_s: float = 0.0
     slo_class: str = DEFAULT_SLO
+    policy: str = ""  # empty = that of the newest turn, else the default one
     prefill: WorkerView = _P
     decode: WorkerView = _D

@@ -84,7 +84,7 @@ def engines(processes: Processes, port: int, gap_ms: float, chunks: int, batched
     wait_http(f"http://127.0.0.1:{port}/health")
 
 
-def frontend(processes: Processes, port: int, engine_port: int, profile: str = "") -> int:
+def frontend(processes: Processes, port: int, engine_port: int, profile: str = "", **env: str) -> int:
     """Our frontend with real etcd and NATS, so that its telemetry is on; its pid."""
     etcd, peer, nats = port + 1, port + 2, port + 3
     url = f"http://127.0.0.1:{etcd}"
@@ -107,6 +107,7 @@ def frontend(processes: Processes, port: int, engine_port: int, profile: str = "
         PPD_ETCD=f"127.0.0.1:{etcd}",
         PPD_NATS=f"nats://127.0.0.1:{nats}",
         PPD_LOG_LEVEL="warning",
+        **env,
     )
     wait_http(f"http://127.0.0.1:{port}/ready")
     return pid

@@ -149,6 +149,7 @@ def _health(parts: Parts) -> dict[str, Any]:
         "status": "ok" if whole else "degraded" if servable else "unavailable",
         "ready": servable,
         "models": models,
+        "policy": parts.settings.policy,
         "etcd": "connected" if parts.watch.connected else "away",
         "nats": "connected" if parts.bus.connected else "away",
         "sessions": len(parts.sessions),

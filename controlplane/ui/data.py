@@ -87,7 +87,13 @@ def router(parts: Parts) -> APIRouter:
         except ValueError as error:
             raise ApiError(400, str(error)) from None
         n_in, n_out = cells.SHAPES[ratio]
-        turn = {"n_ctx": cells.CONTEXT_TOKENS[context], "n_in": n_in, "n_out": n_out, "qps": qps}
+        turn: dict[str, Any] = {
+            "n_ctx": cells.CONTEXT_TOKENS[context],
+            "n_in": n_in,
+            "n_out": n_out,
+            "qps": qps,
+            "policy": settings.policy,
+        }
         answer = await planner.ask("explain", {"model": model, "placement": placement} | turn)
         return _json(answer.get("learned"))
 

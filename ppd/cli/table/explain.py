@@ -1,5 +1,6 @@
 """`ppd table explain`: what would happen to a turn, and why."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -8,12 +9,18 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 
+from ppd.cli.stack.probes import http_get
 from ppd.cli.table.ask import ask, says_errors
-from ppd.cli.table.where import TableSettings, read
+from ppd.cli.table.where import TableSettings, local_frontend, read
 from ppd.core.decision import WorkerView
 from ppd.core.score import DEFAULT_SLO
 
+_ASSUMED = {
+    "turns": ", as the newest turn was routed",
+    "default": ", the default: no frontend was asked, and no turn has come yet",
+}
 _WHY = {
+    "policy": "a policy without a table decided",
     "first-turn": "it is the conversation's first turn",
     "not-cached": "D is not expected to hold the conversation any more",
     "table": "its own cell was measured",
@@ -27,6 +34,10 @@ class ExplainSettings(TableSettings):
     """What would happen to a given turn. With the load of P or D, as the frontend would see it, the live
     correction is part of it; without, the table alone decides."""
 
+    policy: str = Field(
+        "", description="the routing policy; empty: the frontend's, else that of the newest turn"
+    )
+    frontend: str = Field("", description="URL of the frontend; empty: the stack of this folder")
     slo: str = Field(DEFAULT_SLO, description="the SLO class of the request")
     turn: int = Field(2, ge=1, description="1 = the conversation's first")
     n_ctx: int = Field(1024, ge=0, description="tokens of the conversation before this turn")
@@ -46,6 +57,8 @@ class ExplainSettings(TableSettings):
     def request(self) -> dict[str, Any]:
         names = ("turn", "n_ctx", "n_in", "n_out", "qps", "d_cached", "p_cached", "idle_s")
         asked = self.which() | {name: getattr(self, name) for name in names} | {"slo_class": self.slo}
+        if policy := self.policy or asyncio.run(_running_policy(self.frontend or local_frontend())):
+            asked["policy"] = policy
         load = (self.p_queued, self.d_queued, self.d_running, self.d_kv_use, self.d_itl_ms)
         if any(value is not None for value in load):
             asked["prefill"] = _view("prefill", queued_prefill_tokens=self.p_queued)
@@ -59,6 +72,12 @@ class ExplainSettings(TableSettings):
         return asked
 
 
+async def _running_policy(frontend: str) -> str:
+    """By which the frontend routes; empty where none answers."""
+    _, health = await http_get(f"{frontend.rstrip('/')}/health") if frontend else (0, None)
+    return str(health.get("policy") or "") if isinstance(health, dict) else ""
+
+
 def _view(worker_id: str, **load: float | None) -> dict[str, Any]:
     """A fresh load report."""
     given = {name: value for name, value in load.items() if value is not None}
@@ -67,6 +86,8 @@ def _view(worker_id: str, **load: float | None) -> dict[str, Any]:
 
 
 def _show(answer: dict[str, Any], console: Console) -> None:
+    if policy := answer.get("policy"):  # an older planner names none
+        console.print(f"policy {policy}{_ASSUMED.get(answer['policy_known_from'], '')}")
     console.print(f"[bold]{answer['path']}[/bold]: {_WHY.get(answer['reason'], answer['reason'])}")
     weights = answer["weights"]
     console.print(

@@ -24,6 +24,12 @@ class TableSettings(PlannerSettings):
         return {"model": self.model, "placement": self.placement}
 
 
+def local_frontend() -> str:
+    """URL of the frontend of the stack in this folder; empty where none runs."""
+    local = StateFile(paths.home()).read()
+    return local.endpoint if local else ""
+
+
 P = TypeVar("P", bound=PlannerSettings)
 
 

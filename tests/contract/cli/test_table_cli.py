@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -95,12 +97,37 @@ def test_a_profiles_table_serves_after_rebuild_and_the_seed_comes_back(cli: Cli,
 
 def test_explain_tells_what_the_weights_make_of_a_turn(cli: Cli):
     turn = ("--n-ctx", "2000", "--n-in", "64", "--n-out", "64", "--qps", "1")
-    assert cli("explain", *turn).startswith("d-local")
+    assert "\nd-local: " in cli("explain", *turn)
     cli("set-weights", "mine", "0", "0.000001")
     cli("set-weights", "other", "1", "0")
-    assert cli("explain", *turn, "--slo", "other").startswith("d-local")
+    assert "\nd-local: " in cli("explain", *turn, "--slo", "other")
     assert "there is no SLO class" in cli("explain", "--slo", "nope", fails=2)
-    assert cli("explain", "--turn", "1").startswith("p-d: it is the conversation's first turn")
+    assert "\np-d: it is the conversation's first turn" in cli("explain", "--turn", "1")
+
+
+def test_explain_goes_by_the_policy_that_is_named(cli: Cli):
+    told = json.loads(cli("explain", "--policy", "static:x=0", "--json"))
+    assert (told["policy"], told["policy_known_from"]) == ("static:x=0", "request")
+    assert told["path"] == "p-d"
+    assert cli("explain").startswith("policy adaptive, the default: no frontend was asked")
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"policy": "static:x=1"}).encode()
+            self.send_response(503)  # as while no model can be served
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as frontend:
+        threading.Thread(target=frontend.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{frontend.server_port}"
+        assert cli("explain", "--frontend", url).startswith("policy static:x=1\nd-local: ")
+        frontend.shutdown()
+    assert "there is no policy 'nope'" in cli("explain", "--policy", "nope", fails=2)
 
 
 def test_without_a_planner_it_says_so(nats_server: NatsServer):

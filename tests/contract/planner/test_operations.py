@@ -130,6 +130,23 @@ async def test_a_verdict_that_turns_prove_wrong_is_changed_and_rebuild_forgets_i
     assert again["path"] == "d-local"
 
 
+async def test_explain_goes_by_the_policy_of_the_newest_turn(
+    leader: PlannerProcess, bus: Bus, namespace: str
+) -> None:
+    answer = await ask(bus, namespace, "explain", {})
+    assert (answer["policy"], answer["policy_known_from"]) == ("adaptive", "default")
+    await record_turns(bus, namespace, [turn(1, policy="static:x=0")])
+
+    async def known() -> Any:
+        answer = await ask(bus, namespace, "explain", {})
+        return answer if answer["policy_known_from"] == "turns" else None
+
+    answer = await eventually("the turn's policy", known)
+    assert (answer["policy"], answer["path"]) == ("static:x=0", "p-d")
+    asked = await ask(bus, namespace, "explain", {"policy": "static:x=1"})
+    assert (asked["policy_known_from"], asked["path"]) == ("request", "d-local")
+
+
 async def test_a_worker_that_dies_and_returns_makes_no_new_tables(
     start_planner: Callable[..., PlannerProcess], etcd: Etcd, bus: Bus, namespace: str
 ) -> None:

@@ -118,6 +118,11 @@ async def test_health_is_degraded_for_want_of_a_table_where_one_decides() -> Non
                 assert health["status"] == "degraded"
 
 
+async def test_health_names_the_policy(stack: Stack) -> None:
+    async with stack.http.get(stack.url + "/health") as answer:
+        assert (await answer.json())["policy"] == "adaptive"
+
+
 async def test_health_counts_a_table_that_came(stack: Stack) -> None:
     table = seeds.nearest(parse_placement(stack.frontend.cluster.placement("m")), "m")
     stack.frontend.tables.update(table_key("m", table.placement), encode(table))
