@@ -86,7 +86,8 @@ class Request(msgspec.Struct, kw_only=True):
     size: PromptSize  # of the prompt, as far as it can be read
     messages: list[Message] = []  # the history; empty where it cannot be told apart
     keys: list[int] = []  # of the history: see ppd.core.identity
-    explicit_id: str = ""  # the client's own id of the conversation
+    explicit_id: str = ""  # the client's own id of the conversation, with the caller's name
+    cache_key: str = ""  # that requests with the same beginning share; likewise
     stream: bool = False
     wants_usage: bool = True  # in a stream
     n: int = 1
@@ -106,8 +107,13 @@ class Dialect(ABC):
     not_found_is_final = False
 
     @abstractmethod
-    def parse(self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes) -> Request:
-        """Read a request's body. `prefixes`: of earlier bodies. Raises ApiError."""
+    def parse(
+        self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes, caller: str = ""
+    ) -> Request:
+        """Read a request's body. `prefixes`: of earlier bodies. `caller`: the name of its API key.
+
+        Raises ApiError.
+        """
 
     @abstractmethod
     def hold_to(self, request: Request, max_tokens: int) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+import xxhash
 
 from controlplane.dialects import body as bodies
 from controlplane.errors import ApiError
@@ -58,15 +59,21 @@ def drop_internal(fields: bodies.Fields) -> None:
 
 
 def explicit_id(
-    headers: Mapping[bytes, bytes], conversation: str | dict[str, Any] | None, key: str | None
+    headers: Mapping[bytes, bytes], conversation: str | dict[str, Any] | None, caller: str
 ) -> str:
     """The client's own id of the conversation: the header's, else the body's. Raises ApiError."""
     if isinstance(conversation, dict):
         conversation = str(conversation.get("id") or "")
-    found = headers.get(_SESSION, b"").decode("latin-1") or conversation or key or ""
-    if len(found) > MAX_ID_CHARS:
+    return scoped(headers.get(_SESSION, b"").decode("latin-1") or conversation, caller)
+
+
+def scoped(name: str | None, caller: str) -> str:
+    """A name that a client gave, which means nothing under another API key. Raises ApiError."""
+    if not name:
+        return ""
+    if len(name) > MAX_ID_CHARS:
         raise ApiError(400, f"a conversation's id may have at most {MAX_ID_CHARS} characters")
-    return found
+    return f"{xxhash.xxh3_64_hexdigest(caller.encode())}:{name}" if caller else name
 
 
 def model_of(name: str) -> str:

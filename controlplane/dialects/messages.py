@@ -45,7 +45,6 @@ class _Body(msgspec.Struct):
     tools: msgspec.Raw = msgspec.Raw()
     stream: bool | None = None
     max_tokens: Count | None = None
-    metadata: dict[str, Any] | None = None
     cache_salt: str | None = None
 
 
@@ -103,13 +102,14 @@ class Messages(Dialect):
     errors = ANTHROPIC
     not_found_is_final = True
 
-    def parse(self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes) -> Request:
+    def parse(
+        self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes, caller: str = ""
+    ) -> Request:
         fields, parsed = read(data, _decoder)
-        own_id = explicit_id(headers, None, None)
-        user = str((parsed.metadata or {}).get("user_id") or "")
+        own_id = explicit_id(headers, None, caller)
         drop_internal(fields)
         messages = history(bytes(parsed.system), bytes(parsed.messages))
-        scope = f"{parsed.cache_salt or ''}\n{user}\n{own_id}"
+        scope = f"{parsed.cache_salt or ''}\n{own_id}"
         start = identity.seed(model_of(parsed.model), bytes(parsed.tools), scope)
         return Request(
             dialect=self,

@@ -18,6 +18,7 @@ from controlplane.dialects.fields import (
     hold,
     model_of,
     read,
+    scoped,
     usable_kv,
 )
 from controlplane.dialects.openai_stream import DONE, StreamWatch, as_stream, whole_answer
@@ -71,7 +72,6 @@ class _Body(msgspec.Struct):
     cache_salt: str | None = None
     conversation: str | dict[str, Any] | None = None
     prompt_cache_key: str | None = None
-    user: str | None = None
 
 
 _decoder = msgspec.json.Decoder(_Body, strict=False)
@@ -95,13 +95,15 @@ class OpenAiDialect(Dialect):
 
     chat: bool
 
-    def parse(self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes) -> Request:
+    def parse(
+        self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes, caller: str = ""
+    ) -> Request:
         rest = prefixes.find(data) if self.chat else None
         if rest is not None:
             rest, fields, parsed = _read_rest(rest, data)
         else:
             fields, parsed = read(data, _decoder)
-        own_id = explicit_id(headers, parsed.conversation, parsed.prompt_cache_key)
+        own_id = explicit_id(headers, parsed.conversation, caller)
         start = identity.seed(model_of(parsed.model), bytes(parsed.tools), _scope(parsed, own_id))
         if rest is not None and rest.known.keys[0] != start:
             rest = None
@@ -131,6 +133,7 @@ class OpenAiDialect(Dialect):
             messages=messages,
             keys=keys,
             explicit_id=own_id,
+            cache_key=scoped(parsed.prompt_cache_key, caller),
             stream=bool(parsed.stream),
             wants_usage=bool(parsed.stream_options and parsed.stream_options.include_usage),
             n=parsed.n or 1,
@@ -249,7 +252,7 @@ def _read_rest(rest: Rest, data: bytes) -> tuple[Rest | None, bodies.Fields, _Bo
 
 
 def _scope(parsed: _Body, explicit_id: str) -> str:
-    return f"{parsed.cache_salt or ''}\n{parsed.user or ''}\n{explicit_id}"
+    return f"{parsed.cache_salt or ''}\n{explicit_id}"
 
 
 def _messages(parsed: _Body, chat: bool, known: int) -> list[Message]:

@@ -20,6 +20,7 @@ from controlplane.dialects.fields import (
     hold,
     model_of,
     read,
+    scoped,
     usable_kv,
 )
 from controlplane.dialects.sent_text import Choice
@@ -54,7 +55,6 @@ class _Body(msgspec.Struct):
     previous_input_messages: msgspec.Raw = msgspec.Raw()
     conversation: str | dict[str, Any] | None = None
     prompt_cache_key: str | None = None
-    user: str | None = None
     cache_salt: str | None = None
 
 
@@ -111,12 +111,14 @@ class Responses(Dialect):
     errors = RESPONSES
     not_found_is_final = True
 
-    def parse(self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes) -> Request:
+    def parse(
+        self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes, caller: str = ""
+    ) -> Request:
         fields, parsed = read(data, _decoder)
-        own_id = explicit_id(headers, parsed.conversation, parsed.prompt_cache_key)
+        own_id = explicit_id(headers, parsed.conversation, caller)
         drop_internal(fields)
         messages = history(parsed.instructions, bytes(parsed.input))
-        scope = f"{parsed.cache_salt or ''}\n{parsed.user or ''}\n{own_id}"
+        scope = f"{parsed.cache_salt or ''}\n{own_id}"
         tools = bytes(fields.get("tools", b""))
         start = identity.seed(model_of(parsed.model), b"" if tools in _NOTHING else tools, scope)
         return Request(
@@ -127,6 +129,7 @@ class Responses(Dialect):
             messages=messages,
             keys=identity.history_keys(messages, start),
             explicit_id=own_id,
+            cache_key=scoped(parsed.prompt_cache_key, caller),
             stream=bool(parsed.stream),
             limit_tokens=parsed.max_output_tokens,
             one_engine=_one_engine(parsed),

@@ -34,8 +34,10 @@ class _Common(Open):
     stop: str | list[str] | None = None
     seed: int | None = None
     logit_bias: dict[str, float] | None = None
-    user: str | None = Field(None, description="keeps conversations of different users apart")
-    prompt_cache_key: str | None = Field(None, description="names the conversation")
+    user: str | None = Field(None, description="goes to the engine; routing does not heed it")
+    prompt_cache_key: str | None = Field(
+        None, description="requests that begin alike share it: they prefer the same engine, load permitting"
+    )
 
 
 class ChatRequest(_Common):

@@ -35,7 +35,9 @@ class Utility(Dialect):
         self.operation = operation
         self.errors = errors
 
-    def parse(self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes) -> Request:
+    def parse(
+        self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes, caller: str = ""
+    ) -> Request:
         fields, parsed = read(data, _decoder)
         model = model_of(parsed.model)
         drop_internal(fields)

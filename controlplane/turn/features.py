@@ -6,6 +6,7 @@ from typing import NamedTuple
 from controlplane.dialects.base import Request
 from controlplane.turn.tokens import TokenCounter
 from ppd.core import identity
+from ppd.core.affinity import NOWHERE, Affinity, Near
 from ppd.core.decision import Turn
 from ppd.core.predict import OutputPredictor, RateWindow
 from ppd.core.sessions import Match, Session, SessionStore
@@ -19,6 +20,7 @@ class Conversation(NamedTuple):
     turn: Turn
     begins: bool  # by its shape it is a first turn
     n_out_mean: float = 0.0  # recent mean of this model's output tokens; 0 = not known
+    near: Near = NOWHERE  # where its history is not known
 
 
 # Of a request by which the model makes no tokens.
@@ -31,6 +33,7 @@ class FeatureReader:
     def __init__(self, sessions: SessionStore, tokens: TokenCounter) -> None:
         self.sessions = sessions
         self.tokens = tokens
+        self.affinity = Affinity()
         self.outputs = OutputPredictor()
         self.arrivals = RateWindow()
         self._rng = random.Random()
@@ -73,7 +76,23 @@ class FeatureReader:
             idle_s=now_s - session.last_s if session else 0.0,
             draw=self._rng.random(),
         )
-        return Conversation(session, match, turn, begins, self.outputs.mean(request.model))
+        near = self.near(request, session, now_s) if match is None else NOWHERE
+        return Conversation(session, match, turn, begins, self.outputs.mean(request.model), near)
+
+    def near(self, request: Request, session: Session | None, now_s: float) -> Near:
+        """Of a request whose history is not known, the engines that may hold its beginning. `session`: the
+        last one under the same explicit id, which may have another history."""
+        key = affinity_key(request)
+        if not key:
+            return NOWHERE
+        if session is not None and not self.affinity.knows(key):
+            return Near(session.decode_worker, session.prefill_worker)
+        return self.affinity.near(key, now_s)
+
+    def placed(self, request: Request, conversation: Conversation, near: Near, now_s: float) -> None:
+        """A turn goes to these engines."""
+        if conversation.match is None and (key := affinity_key(request)):
+            self.affinity.placed(key, near, bool(request.messages), now_s)
 
     def _unknown(self, request: Request, answers: int) -> tuple[int, int]:
         """Context and new tokens of a history that no session is known for."""
@@ -87,3 +106,10 @@ class FeatureReader:
 
 def explicit_key(request: Request) -> str:
     return f"{request.model}\n{request.explicit_id}"
+
+
+def affinity_key(request: Request) -> str:
+    """What requests have in common that may begin alike; empty where nothing is said of that."""
+    if request.explicit_id:
+        return explicit_key(request)
+    return f"{request.model}\n\n{request.cache_key}" if request.cache_key else ""

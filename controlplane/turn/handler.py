@@ -22,6 +22,7 @@ from controlplane.turn.route import Router, whole_on
 from controlplane.turn.state import RequestState, TurnState
 from controlplane.turn.stored import StoredResponses
 from ppd.core import names
+from ppd.core.affinity import Near
 from ppd.core.names import Reason, Route
 from ppd.runtime.keys import ApiKey
 
@@ -59,9 +60,11 @@ class TurnHandler:
     def read(self, state: RequestState, target: Target) -> str:
         """Parse the request and return the name of its model, if it says. Raises ApiError."""
         client, dialect = state.client, target.endpoint.dialect
-        request = state.request = dialect.parse(client.body, client.headers, self._prefixes)
-        if client.visit.key is not None and client.visit.key.max_tokens:
-            dialect.hold_to(request, client.visit.key.max_tokens)
+        key: ApiKey | None = client.visit.key
+        caller = key.name if key is not None else ""
+        request = state.request = dialect.parse(client.body, client.headers, self._prefixes, caller)
+        if key is not None and key.max_tokens:
+            dialect.hold_to(request, key.max_tokens)
         if target.response_id:
             request.previous, request.stream = target.response_id, target.stream
         state.force = self._force(client)
@@ -111,6 +114,8 @@ class TurnHandler:
                 turn = state.turn
                 if turn is None:
                     turn = state.turn = TurnState(state, target, conversation, plan, now_s)
+                    near = Near(plan.decode.id, plan.prefill.id if plan.prefill else "")
+                    self._features.placed(request, conversation, near, now_s)
                 else:
                     turn.place(plan)
                 if span.is_recording():
@@ -176,7 +181,8 @@ class TurnHandler:
         request = state.request
         plan = self._router.plan(request, conversation, state.slo, self._loop.time(), force=state.force)
         session = await self._history.claim(request, plan.decode.id)
-        return conversation._replace(session=session)
+        near = self._features.near(request, session, self._loop.time())
+        return conversation._replace(session=session, near=near)
 
     async def _can_go_on(self, turn: TurnState, failed: frozenset[str]) -> bool:
         """After a stream broke: it had ended but for the last event, or another engine can go on with it."""

@@ -115,7 +115,7 @@ class Router:
         found = self.cluster.ready(request.model, Role.PREFILL, now_s, failed)
         views = {each.id: each for each in found if self.cluster.can_pull(plan.decode, each, now_s)}
         best = place.pick_prefill(
-            (each.glance(now_s, self.stale_s) for each in views.values()), 0, lambda _: 0
+            [each.glance(now_s, self.stale_s) for each in views.values()], 0, lambda _: 0
         )
         return views[best.worker_id] if best else None
 
@@ -195,12 +195,13 @@ class _Fleet:
 
 
 def _standing(request: Request, conversation: Conversation, now_s: float) -> Standing:
-    session = conversation.session
+    session, known = conversation.session, conversation.match is not None
     return Standing(
         conversation.turn,
-        home=session.decode_worker if session is not None else "",
-        prefill=session.prefill_worker if session is not None else "",
-        known=conversation.match is not None,
+        home=session.decode_worker if session is not None and known else "",
+        prefill=session.prefill_worker if session is not None and known else "",
+        near=conversation.near,
+        known=known,
         pullback_from=_holder(conversation, now_s),
         one_engine=request.one_engine,
         n_out_mean=conversation.n_out_mean,

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ppd.core import place
+from ppd.core.affinity import NOWHERE, Near
 from ppd.core.decision import Decision, Policy, Turn, View, Weights, WorkerView
 from ppd.core.learning.link import UNKNOWN, LinkCost
 from ppd.core.load import Glance
@@ -30,6 +31,7 @@ class Standing(msgspec.Struct, frozen=True):
     turn: Turn  # its cached tokens are those that `home` and `prefill` are expected to hold
     home: str = ""  # the worker that the conversation lives on
     prefill: str = ""  # the P that computed the conversation's last prompt
+    near: Near = NOWHERE  # workers that may hold the prompt's beginning: preferred, but nothing is bound
     known: bool = False  # the request continues a history that was served before
     pullback_from: str = ""  # the D that holds exactly this history for a pull-back
     one_engine: bool = False  # the request cannot be handed off
@@ -101,7 +103,7 @@ class _Planner:
         self._escape: Reason | None = None
         self._views: dict[str, WorkerView] = {}
         self._holders = standing.held.holders()
-        wanted = [standing.home, *self._holders]
+        wanted = [standing.home, standing.near.worker, *self._holders]
         decodes, replicas = fleet.decodes(wanted), fleet.replicas(wanted)
         self._lent = not decodes and not replicas
         if self._lent:
@@ -170,14 +172,16 @@ class _Planner:
         home = self._home
         if home is not None and any(each is home for each in workers):
             return home
-        return place.pick_decode(workers, self._on_decode if self._holders else None)
+        known = self._on_decode if self._holders else None
+        return place.pick_decode(workers, known, self._standing.near.worker)
 
     def _pick_prefill(self) -> Glance | None:
         if self._decode is None:
             return None
-        wanted = [self._standing.prefill, *self._holders]
+        near = self._standing.near.prefill
+        wanted = [self._standing.prefill, near, *self._holders]
         found = self._fleet.prefills(self._decode.worker_id, wanted)
-        return place.pick_prefill(found, self._turn.prompt, self._on_prefill)
+        return place.pick_prefill(found, self._turn.prompt, self._on_prefill, near)
 
     def _on_prefill(self, worker: str) -> int:
         """Of the prompt, the tokens that a P should hold."""
