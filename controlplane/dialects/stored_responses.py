@@ -16,7 +16,9 @@ class StoredResponse(Responses):
     def __init__(self, operation: str) -> None:
         self.operation = operation
 
-    def parse(self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes) -> Request:
+    def parse(
+        self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes, caller: str = ""
+    ) -> Request:
         return Request(dialect=self, fields={}, model="", size=PromptSize(), one_engine=True)
 
     def hold_to(self, request: Request, max_tokens: int) -> None:
