@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 from ppd.core.names import Role, WorkerStatus
 from ppd.core.records import WorkerRecord
@@ -10,12 +11,16 @@ from workers.engine.metrics import cache_info
 from workers.facts import ConnectorFacts, read_facts
 from workers.settings import WorkerSettings
 
+_MAX_OTHERS = 1024
+_MAX_NAME = 512
+
 
 async def describe(
     settings: WorkerSettings, worker_id: str, url: str, engine: EngineClient, run_dir: Path
 ) -> WorkerRecord:
     """The record of an engine that answers. Raises EngineError where it does not tell what is needed."""
-    model = await engine.model()
+    models = await engine.models()
+    model = models[0]
     try:
         cache = cache_info(await engine.metrics())
         block_tokens = int(cache["block_size"])
@@ -28,6 +33,7 @@ async def describe(
         role=Role(settings.role),
         backend=settings.engine,
         model=str(model["id"]),
+        other_models=other_models(models),
         model_path=settings.model,
         url=url,
         status=WorkerStatus.READY,
@@ -43,6 +49,13 @@ async def describe(
     if record.role is not Role.REPLICA:
         _add_connector(record, _connector_facts(settings, worker_id, run_dir))
     return record
+
+
+def other_models(models: list[dict[str, Any]]) -> dict[str, str]:
+    """The second names and adapters in an engine's list of models, each with the model that it adapts; empty
+    for a second name. Bounded."""
+    named = ((str(each["id"]), str(each.get("parent") or "")) for each in models[1 : _MAX_OTHERS + 1])
+    return {name: parent for name, parent in named if len(name) <= _MAX_NAME}
 
 
 def _connector_facts(settings: WorkerSettings, worker_id: str, run_dir: Path) -> ConnectorFacts:

@@ -9,6 +9,7 @@ import msgspec
 from ppd.core.names import Role, WorkerStatus
 from ppd.core.records import WorkerRecord
 from ppd.runtime.registry import Registration
+from workers.describe import other_models
 from workers.engine.client import EngineClient, EngineError
 from workers.engine.metrics import NAMES, Sample
 from workers.engine.process import EngineProcess
@@ -16,6 +17,7 @@ from workers.health import HealthCheck
 from workers.load import LoadReports
 
 _POLL_S = 0.25
+_NAMES_S = 1.0
 _GRACE_S = 1.0  # frontends that have not yet seen `draining` may still send a turn
 
 
@@ -47,19 +49,34 @@ class Service:
         if self._process is not None:
             failures.append(asyncio.create_task(_ended(self._process)))
         reports = asyncio.create_task(load.run())
+        names = asyncio.create_task(self._follow_names(draining))
         drained = asyncio.create_task(self._drain(draining, drain_s))
         try:
-            await asyncio.wait([*failures, reports, drained], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*failures, reports, names, drained], return_when=asyncio.FIRST_COMPLETED)
             causes = [failure.result() for failure in failures if failure.done()]
             if causes and not drained.done():
                 raise EngineError(self._epitaph(causes[0]))
-            for task in (reports, drained):
+            for task in (reports, names, drained):
                 if task.done():
                     task.result()
         finally:
             self._registration.set(None)
-            for one in (*failures, reports, drained):
+            for one in (*failures, reports, drained, names):
                 one.cancel()
+
+    async def _follow_names(self, draining: asyncio.Event) -> None:
+        """For ever: register again when an adapter was loaded or unloaded."""
+        while True:
+            await asyncio.sleep(_NAMES_S)
+            try:
+                others = other_models(await self._engine.models())
+            except EngineError:
+                continue  # whether it must be given up is for the health check to judge
+            if others != self._record.other_models and not draining.is_set():
+                self._record = msgspec.structs.replace(self._record, other_models=others)
+                self._registration.set(self._record)
+                listed = ", ".join(others) or "none"
+                self._log.info("%s serves other names than before: %s", self._record.worker_id, listed)
 
     def _epitaph(self, cause: str) -> str:
         last = f"; its last lines:\n{self._process.last_lines()}" if self._process else ""

@@ -72,7 +72,7 @@ def _public(app: FastAPI, parts: Parts) -> None:
     @app.get("/v1/models", tags=["openai"])
     async def models() -> dict[str, Any]:
         """The models that can be served now."""
-        data = [_model(parts, name) for name, _ in parts.cluster.by_model() if parts.cluster.servable(name)]
+        data = [_model(parts, name) for name, _ in parts.cluster.names() if parts.cluster.servable(name)]
         return {"object": "list", "data": data}
 
     @app.get("/v1/models/{model:path}", tags=["openai"])
@@ -106,16 +106,19 @@ def _public(app: FastAPI, parts: Parts) -> None:
 
 
 def _model(parts: Parts, name: str) -> dict[str, Any]:
+    found = parts.cluster.model(name)
     lengths = [
         worker.record.max_model_len_tokens
-        for worker in parts.cluster.workers.values()
-        if worker.record.model == name and worker.record.max_model_len_tokens
+        for worker in (found.listed.values() if found is not None else ())
+        if worker.record.max_model_len_tokens
     ]
+    parents = [worker.record.other_models.get(name) for worker in found.listed.values()] if found else []
     return {
         "id": name,
         "object": "model",
         "created": int(parts.cluster.models_seen.get(name) or time.time()),
         "owned_by": "ppd",
+        "parent": next((parent for parent in parents if parent), None),
         "max_model_len": min(lengths, default=None),
     }
 

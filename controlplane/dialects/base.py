@@ -83,6 +83,7 @@ class Request(msgspec.Struct, kw_only=True):
     dialect: "Dialect"
     fields: Fields  # of the body, as the client wrote them, without those that it must not set
     model: str
+    base: str = ""  # the model that this name stands for, by the registry
     size: PromptSize  # of the prompt, as far as it can be read
     messages: list[Message] = []  # the history; empty where it cannot be told apart
     keys: list[int] = []  # of the history: see ppd.core.identity
@@ -95,6 +96,9 @@ class Request(msgspec.Struct, kw_only=True):
     one_engine: bool = False  # it cannot be handed from P to D
     previous: str = ""  # the stored response that it continues, or asks for
     keeps: bool = False  # its answer may be kept, and referred to by its id
+
+    def __post_init__(self) -> None:
+        self.base = self.base or self.model
 
 
 class Dialect(ABC):

@@ -78,8 +78,9 @@ class Cluster:
         else:
             known.record = record
         known.unlisted_s = 0.0
-        if record.model not in self.models_seen and len(self.models_seen) < 1024:
-            self.models_seen[record.model] = record.started_unix_s
+        for name in (record.model, *(name for name, parent in record.other_models.items() if not parent)):
+            if name not in self.models_seen and len(self.models_seen) < 1024:
+                self.models_seen[name] = record.started_unix_s
         self._models.put(known)
         self._log_unlike(known)
 
@@ -117,6 +118,11 @@ class Cluster:
 
     def model(self, name: str) -> ModelWorkers | None:
         return self._models.get(name)
+
+    def base(self, name: str) -> str:
+        """The model that a name stands for: an adapter's is the one that it adapts."""
+        found = self._models.get(name)
+        return found.base if found is not None else name
 
     def placement(self, model: str) -> str:
         found = self._models.get(model)
@@ -167,9 +173,13 @@ class Cluster:
                 rest_s,
             )
 
-    def by_model(self) -> Iterator[tuple[str, ModelWorkers]]:
-        """Each model that has a worker in any state."""
+    def names(self) -> Iterator[tuple[str, ModelWorkers]]:
+        """Each name that a worker in any state serves, adapters included."""
         return iter(self._models)
+
+    def by_model(self) -> Iterator[tuple[str, ModelWorkers]]:
+        """Each model that has a worker in any state, under its first name."""
+        return ((name, found) for name, found in self._models if name == found.base)
 
     def servable(self, model: str) -> bool:
         """Whether a turn of this model can be served by any path."""
@@ -177,7 +187,8 @@ class Cluster:
         return found is not None and found.servable
 
     def check(self, model: str) -> None:
-        """Raises ApiError: 404 for a model that never was, 503 for one that nobody serves now."""
+        """Raises ApiError: 404 for a model that never was and an adapter that is not loaded, 503 for a model
+        that nobody serves now."""
         if self.servable(model):
             return
         if self.models_seen and model not in self.models_seen:

@@ -9,12 +9,14 @@ from ppd.core.placement import Placement
 from ppd.core.roster import Roster
 
 Signature = tuple[object, ...]
+_Place = tuple[tuple[str, ...], Role, Signature, bool]  # names, role, signature, whether it is ready
 
 
 class ModelWorkers:
-    """The engines of one model."""
+    """The engines that serve one name: a model, a second name of it, or an adapter."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: str) -> None:
+        self.base = base  # the model itself, whose table counts
         self.ready: dict[Role, Roster[Worker]] = {role: Roster(random.random) for role in Role}
         self.listed: dict[str, Worker] = {}  # in any state
         self.placement = "0R"
@@ -59,11 +61,11 @@ class ModelWorkers:
 
 
 class Models:
-    """All models that have an engine in any state."""
+    """All names under which a model is served by an engine in any state."""
 
     def __init__(self) -> None:
         self._models: dict[str, ModelWorkers] = {}
-        self._places: dict[str, tuple[str, Role, Signature, bool]] = {}  # worker id -> where it is listed
+        self._places: dict[str, _Place] = {}  # worker id -> where it is listed
 
     def get(self, model: str) -> ModelWorkers | None:
         return self._models.get(model)
@@ -74,19 +76,19 @@ class Models:
     def put(self, worker: Worker) -> None:
         """Add an engine, or move one that changed to where it belongs now."""
         record = worker.record
-        place = (record.model, record.role, worker.signature, worker.ready)
+        names = (record.model, *(name for name in record.other_models if name != record.model))
+        place = (names, record.role, worker.signature, worker.ready)
         if self._places.get(worker.id) == place:
             return
         self.drop(worker.id)
         self._places[worker.id] = place
-        self._models.setdefault(record.model, ModelWorkers()).put(worker)
+        for name in names:
+            self._models.setdefault(name, ModelWorkers(record.model)).put(worker)
 
     def drop(self, worker_id: str) -> None:
         """Nothing happens where the engine is not listed."""
         place = self._places.pop(worker_id, None)
-        if place is None:
-            return
-        model = place[0]
-        self._models[model].drop(worker_id)
-        if not self._models[model].listed:
-            del self._models[model]
+        for name in place[0] if place is not None else ():
+            self._models[name].drop(worker_id)
+            if not self._models[name].listed:
+                del self._models[name]

@@ -57,7 +57,7 @@ class FeatureReader:
             turn_number, d_cached, p_cached, streak = answers + 1, 0, 0, 0
         else:
             n_ctx = match.held_tokens
-            n_in = self.tokens.count(request.model, new[match.exact :])
+            n_in = self.tokens.count(request.base, new[match.exact :])
             turn_number = match.mark.turn + answers
             d_cached = n_ctx
             p_cached = min(match.session.p_known_tokens, n_ctx)
@@ -96,11 +96,11 @@ class FeatureReader:
 
     def _unknown(self, request: Request, answers: int) -> tuple[int, int]:
         """Context and new tokens of a history that no session is known for."""
-        whole = self.tokens.estimate(request.model, request.size)
+        whole = self.tokens.estimate(request.base, request.size)
         if not answers:
             return 0, whole
         last = max(i for i, message in enumerate(request.messages) if message.role == "assistant")
-        n_in = self.tokens.count(request.model, request.messages[last + 1 :])
+        n_in = self.tokens.count(request.base, request.messages[last + 1 :])
         return max(0, whole - n_in), n_in
 
 

@@ -5,6 +5,7 @@ import logging
 import re
 
 from controlplane.admission.keys import is_admin
+from controlplane.dialects.base import Request
 from controlplane.dialects.body_prefix import Prefixes
 from controlplane.dialects.endpoints import Target
 from controlplane.engines.transfers import Transfers
@@ -57,8 +58,8 @@ class TurnHandler:
         self._loop = asyncio.get_running_loop()
         self._prefixes = Prefixes()
 
-    def read(self, state: RequestState, target: Target) -> str:
-        """Parse the request and return the name of its model, if it says. Raises ApiError."""
+    def read(self, state: RequestState, target: Target) -> Request:
+        """Parse the request. Raises ApiError."""
         client, dialect = state.client, target.endpoint.dialect
         key: ApiKey | None = client.visit.key
         caller = key.name if key is not None else ""
@@ -69,7 +70,7 @@ class TurnHandler:
             request.previous, request.stream = target.response_id, target.stream
         state.force = self._force(client)
         state.slo = self._slo(client)
-        return request.model
+        return request
 
     # --- before the engines ---
 
@@ -171,7 +172,7 @@ class TurnHandler:
         request, key = state.request, state.client.visit.key
         found = await self._stored.find(request.previous, key.name if key is not None else "")
         worker = self._router.cluster.workers.get(found)
-        if worker is None or not worker.ready or (request.model and worker.record.model != request.model):
+        if worker is None or not worker.ready or (request.model and worker.record.model != request.base):
             param = "previous_response_id" if request.dialect.generates else "response_id"
             raise no_such_response(request.previous, param)
         return worker

@@ -82,16 +82,19 @@ class Ledger:
         if usage is None or turn.outcome is not Outcome.OK or not turn.request.dialect.generates:
             return
         self._features.outputs.observe(turn.request.model, usage.completion_tokens or 0)
-        self._features.tokens.learn(turn.request.model, turn.request.size, usage.prompt_tokens)
+        self._features.tokens.learn(turn.request.base, turn.request.size, usage.prompt_tokens)
 
     def _record(self, turn: TurnState, now_s: float) -> TurnRecord:
+        asked = turn.request.model
+        model = turn.request.base or turn.plan.decode.record.model
         record = TurnRecord(
             request_id=turn.request_id,
             client_request_id=turn.arrival.client_request_id,
             endpoint=turn.client.path,
             ended_unix_s=time.time(),
-            model=turn.request.model,
-            placement=self._cluster.placement(turn.request.model),
+            model=model,
+            asked_model="" if asked == model else asked,
+            placement=self._cluster.placement(model),
             path=turn.path,
             reason=turn.reason,
             outcome=turn.outcome,
@@ -190,7 +193,7 @@ def _attributes(turn: TurnState, record: TurnRecord) -> dict[str, Any]:
     found = {
         "gen_ai.operation.name": turn.request.dialect.operation,
         "gen_ai.provider.name": "ppd",
-        "gen_ai.request.model": record.model,
+        "gen_ai.request.model": record.asked_model or record.model,
         "gen_ai.conversation.id": record.session_id or None,
         "gen_ai.usage.input_tokens": record.n_prompt_tokens,
         "gen_ai.usage.output_tokens": record.n_out_tokens,

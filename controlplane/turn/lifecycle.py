@@ -113,8 +113,10 @@ class Lifecycle:
 
     async def _relay(self, state: RequestState, target: Target) -> None:
         """Parse, wait for a place, and have the engines answer before the deadline."""
-        if model := self._turns.read(state, target):
-            self._cluster.check(model)
+        request = self._turns.read(state, target)
+        if request.model:
+            self._cluster.check(request.model)
+            request.base = self._cluster.base(request.model)
         state.client.watch(state.started_s + self._turn_s)
         await self._admit(state)
         try:

@@ -61,9 +61,8 @@ class Router:
         force: Route | None = None,
     ) -> Plan:
         """`failed`: workers that this turn tried already. Raises ApiError (503) where nobody can serve it."""
-        model = request.model
-        table = self.tables.table(model, self.cluster.placement(model))
-        fleet = _Fleet(self, model, now_s, failed)
+        table = self.tables.table(request.base, self.cluster.placement(request.base))
+        fleet = _Fleet(self, request.model, now_s, failed)
         weights = self.tables.weights(table, slo)
         try:
             found = plan(_standing(request, conversation, now_s), fleet, self.policy, table, weights, force)

@@ -61,6 +61,7 @@ class WorkerRecord(Record):
     hardware: str = ""
     model_path: str = ""  # the model's folder on the worker's host, if it is one
     started_unix_s: float = 0.0
+    other_models: dict[str, str] = {}  # further names -> the model that each adapts; empty: a second name
     v: int = 1
 
     def kv_signature(self) -> tuple[object, ...]:
@@ -142,6 +143,7 @@ class TurnRecord(Record):
     path: Route
     reason: Reason
     client_request_id: str = ""  # the client's own, where it sent one
+    asked_model: str = ""  # as the client named it, where that is an adapter or a second name of `model`
     endpoint: str = ""  # the path that was called, such as /v1/messages
     outcome: Outcome = Outcome.OK
     error_type: str = ""  # why the outcome is not ok

@@ -41,13 +41,20 @@ class EngineClient:
             return False
         return True
 
-    async def model(self) -> dict[str, Any]:
-        """The first model that it serves, as `/v1/models` lists it."""
-        reply = json.loads(await self._call("GET", "/v1/models"))
+    async def models(self) -> list[dict[str, Any]]:
+        """What it serves, as `/v1/models` lists it: the model first, then its second names and adapters."""
+        try:
+            reply = json.loads(await self._call("GET", "/v1/models"))
+        except ValueError as error:
+            raise EngineError(f"{self.url} lists its models as no JSON: {error}") from error
         models = reply.get("data") if isinstance(reply, dict) else None
-        if not models:
+        if not models or not all(isinstance(each, dict) and each.get("id") for each in models):
             raise EngineError(f"{self.url} serves no model")
-        return dict(models[0])
+        return list(models)
+
+    async def model(self) -> dict[str, Any]:
+        """The model itself."""
+        return (await self.models())[0]
 
     async def version(self) -> str:
         """vLLM's version."""

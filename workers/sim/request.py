@@ -1,7 +1,7 @@
 """A request to the simulated engine, checked as vLLM checks it."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -39,6 +39,7 @@ class Body(msgspec.Struct):
     tools: msgspec.Raw = msgspec.Raw(b"")
     logprobs: bool | int | None = None
     request_id: str = ""
+    store: bool = False  # of a response
 
 
 @dataclass(slots=True)
@@ -60,9 +61,13 @@ class ParsedRequest:
     include_usage: bool
 
 
-def parse_body(data: bytes) -> Body:
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def parse_as(data: bytes, kind: type[T]) -> T:
+    """Raises BadRequestError."""
     try:
-        return msgspec.json.decode(data, type=Body)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(str(error)) from error
 

@@ -3,32 +3,35 @@
 import asyncio
 import json
 import os
-import random
 import secrets
 import signal
 import sys
-import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import uvloop
 from aiohttp import web
 
-from ppd.core.engine import Engine, EngineConfig, Request, RequestTooLargeError
+from ppd.core.engine import Engine, EngineConfig
 from ppd.core.hardware import HardwareError, load_profile
 from ppd.core.names import Role
 from ppd.runtime import open_files
 from workers.facts import ConnectorFacts, write_facts
 from workers.sim import metrics, shapes, text
 from workers.sim.access import guard
-from workers.sim.driver import Driver, Stream
+from workers.sim.driver import Driver
 from workers.sim.faults import Faults, changed
-from workers.sim.handoff import Handoff, KvParams
+from workers.sim.generation import Generation
+from workers.sim.handoff import Handoff
+from workers.sim.messages import Messages
 from workers.sim.moves import Moves
-from workers.sim.peers import READ_PATH, Peers, readable
-from workers.sim.request import BadRequestError, Body, ParsedRequest, ask, parse_body, prompts_of
+from workers.sim.names import Names
+from workers.sim.peers import READ_PATH, Peers
+from workers.sim.request import BadRequestError, Body, parse_as, prompts_of
+from workers.sim.responses import Responses
 from workers.sim.settings import SimSettings, parse
-from workers.sim.writer import StreamWriter
+from workers.sim.shapes import OpenAi, Shape
 
 VERSION = "sim-1"
 _MAX_BODY_BYTES = 64 << 20
@@ -46,18 +49,39 @@ class SimServer:
         self.handoff = Handoff(settings, self.driver, secrets.token_hex(8), settings.port)
         self.moves = Moves(settings, self.handoff.engine_id, self.peers, engine.pool.block_size)
         self.max_model_len = settings.max_model_len or engine.profile.file.max_model_len_tokens
-        self._rng = random.Random(0)
-        self._background: set[asyncio.Task[Any]] = set()
+        self.names = Names(settings.model, settings.served_model_name, self.max_model_len)
+        self.messages = Messages()
+        self.responses = Responses()
+        self.generation = Generation(
+            settings,
+            self.driver,
+            self.handoff,
+            self.moves,
+            self.peers,
+            self.faults,
+            self.names,
+            self.max_model_len,
+        )
 
     def app(self) -> web.Application:
         guards = [guard(self.settings.api_key)] if self.settings.api_key else []
         app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=guards)
         app.add_routes(
             [
-                web.post("/v1/chat/completions", self.chat),
-                web.post("/v1/completions", self.completions),
+                web.post("/v1/chat/completions", self.generation.handler(OpenAi(chat=True))),
+                web.post("/v1/completions", self.generation.handler(OpenAi(chat=False))),
+                web.post("/v1/messages", self.generation.handler(self.messages)),
+                web.post("/v1/messages/count_tokens", self.count_tokens),
+                web.post("/v1/responses", self.generation.handler(self.responses)),
+                web.get("/v1/responses/{id}", self._kept(self.responses.get)),
+                web.delete("/v1/responses/{id}", self._kept(self.responses.delete)),
+                web.post("/v1/responses/{id}/cancel", self._kept(self.responses.cancel)),
+                web.get("/v1/responses/{id}/input_items", self._kept(self.responses.input_items)),
                 web.get("/v1/models", self.models),
+                web.post("/v1/load_lora_adapter", self._adapters(self.names.load)),
+                web.post("/v1/unload_lora_adapter", self._adapters(self.names.unload)),
                 web.post("/tokenize", self.tokenize),
+                web.post("/detokenize", self.detokenize),
                 web.get("/health", self.health),
                 web.get("/metrics", self.metrics),
                 web.get("/metrics/", self.metrics),
@@ -74,141 +98,59 @@ class SimServer:
         )
         return app
 
-    # --- generation --------------------------------------------------------------------------------
-
-    async def chat(self, http: web.Request) -> web.StreamResponse:
-        return await self._generate(http, chat=True)
-
-    async def completions(self, http: web.Request) -> web.StreamResponse:
-        return await self._generate(http, chat=False)
-
-    async def _generate(self, http: web.Request, chat: bool) -> web.StreamResponse:
-        if self.faults.delay_s:
-            await asyncio.sleep(self.faults.delay_s)
-        if status := self.faults.status(self._rng):
-            return web.json_response(shapes.error("injected fault", status, "InjectedError"), status=status)
-        kv: KvParams | None = None
-        try:
-            body = parse_body(await http.read())
-            kv = body.kv_transfer_params
-            self._check_model(body)
-            parsed = ask(body, chat, self.max_model_len, self.settings.mean_output_tokens)
-            base = http.headers.get("x-request-id") or secrets.token_hex(16)
-            request_id = f"{'chatcmpl' if chat else 'cmpl'}-{base}"
-            return await self._serve(http, parsed, request_id)
-        except (BadRequestError, RequestTooLargeError) as error:
-            self._refuse_kv(kv)
-            status = error.status if isinstance(error, BadRequestError) else 400
-            kind = error.kind if isinstance(error, BadRequestError) else "BadRequestError"
-            return web.json_response(shapes.error(str(error), status, kind), status=status)
-
-    def _check_model(self, body: Body) -> None:
-        if body.model and body.model != self.settings.model:
-            raise BadRequestError(f"The model `{body.model}` does not exist.", 404, "NotFoundError")
-        body.model = self.settings.model
-
-    def _refuse_kv(self, kv: KvParams | None) -> None:
-        """A request refused before it was admitted: vLLM's D then tells P to free the blocks."""
-        if kv is None or not kv.get("do_remote_prefill") or self.handoff.called_off(kv):
-            return
-        if readable(kv):
-            task = asyncio.create_task(self.peers.read(kv, 0, 0))
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
-
-    async def _serve(self, http: web.Request, parsed: ParsedRequest, request_id: str) -> web.StreamResponse:
-        created = int(time.time())
-        self.handoff.begins(parsed.body.kv_transfer_params, request_id)
-        response: web.StreamResponse | None = None
-        writer: StreamWriter | None = None
-        if parsed.body.stream:
-            response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
-            response.enable_chunked_encoding()
-            writer = StreamWriter(http, parsed, request_id, created, self.faults)
-        streams = [self._stream(parsed, i, request_id, writer) for i in range(len(parsed.answers))]
-        started: list[Stream] = []
-        try:
-            for stream in streams:
-                self.driver.submit(stream)
-                started.append(stream)
-            if response is not None:
-                await response.prepare(http)
-                assert writer is not None  # noqa: S101
-                writer.open()
-            for stream in streams:
-                await stream.ended.wait()
-        finally:
-            for stream in started:
-                if not stream.ended.is_set():
-                    self.driver.abort(stream.request.request_id)
-        counts = self._usage(parsed, streams)
-        kv, first = parsed.body.kv_transfer_params, streams[0].request
-        left = self.handoff.params(first, kv) if kv and first.lease else None
-        if kv and left and self.settings.role is Role.DECODE:
-            self.moves.hold(kv, left)
-        if response is not None and writer is not None:
-            writer.close(counts)
-            await response.write_eof()
-            return response
-        body = shapes.whole(parsed, request_id, created, counts, left)
-        return web.Response(body=body, content_type="application/json")
-
-    def _stream(
-        self, parsed: ParsedRequest, index: int, request_id: str, writer: StreamWriter | None
-    ) -> Stream:
-        answer = parsed.answers[index]
-        kv = parsed.body.kv_transfer_params
-        whole = answer.prompt + "".join(answer.tokens)
-        request = Request(
-            request_id if index == 0 else f"{request_id}-{index}",
-            tuple(text.block_keys(whole, self.driver.engine.pool.block_size)),
-            text.count(answer.prompt),
-            len(answer.tokens),
-            pull_tokens=self.handoff.pullable(kv, text.count(answer.prompt)),
-            lease=index == 0 and self.handoff.leases(kv),
-        )
-
-        async def pull(request: Request) -> bool:
-            assert kv is not None  # noqa: S101
-            ok = await self.moves.pull(kv, request, self.driver.engine.profile.file.kv_bytes_per_token)
-            self.driver.pulled_tokens += request.pulled_tokens if ok else 0
-            return ok
-
-        def push(first: int, last: int) -> None:
-            if writer is not None:
-                writer.tokens(index, first, last)
-
-        return Stream(request, push, pull)
-
-    def _usage(self, parsed: ParsedRequest, streams: list[Stream]) -> dict[str, Any]:
-        prompt = sum(text.count(p) for p in parsed.prompts)
-        completion = sum(len(a.tokens) for a in parsed.answers)
-        first = streams[0].request
-        return shapes.usage(prompt, completion, max(first.cached_tokens, 0) + first.pulled_tokens)
-
     # --- what else an engine answers ---------------------------------------------------------------
 
     async def models(self, _: web.Request) -> web.Response:
-        model = {
-            "id": self.settings.model,
-            "object": "model",
-            "created": 0,
-            "owned_by": "ppd-sim",
-            "root": self.settings.model,
-            "parent": None,
-            "max_model_len": self.max_model_len,
-        }
-        return web.json_response({"object": "list", "data": [model]})
+        return web.json_response({"object": "list", "data": self.names.listed()})
+
+    @staticmethod
+    def _adapters(change: Callable[[Any], str]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(http: web.Request) -> web.Response:
+            try:
+                return web.Response(text=change(json.loads(await http.read())))
+            except ValueError as error:
+                return _refusal(OpenAi(chat=True), BadRequestError(str(error)))
+            except BadRequestError as error:
+                return _refusal(OpenAi(chat=True), error)
+
+        return handle
+
+    def _kept(self, act: Callable[[str], dict[str, Any]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(http: web.Request) -> web.Response:
+            try:
+                return web.json_response(act(http.match_info["id"]))
+            except BadRequestError as error:
+                return _refusal(self.responses, error)
+
+        return handle
 
     async def tokenize(self, http: web.Request) -> web.Response:
         try:
-            body = parse_body(await http.read())
-            self._check_model(body)
-            pieces = text.pieces(prompts_of(body, chat=body.messages is not None)[0])
+            pieces = text.pieces(self._prompt(parse_as(await http.read(), Body)))
         except BadRequestError as error:
-            return web.json_response(shapes.error(str(error), error.status, error.kind), status=error.status)
+            return _refusal(OpenAi(chat=True), error)
         ids = [text.token_id(piece) for piece in pieces]
         return web.json_response({"count": len(ids), "max_model_len": self.max_model_len, "tokens": ids})
+
+    async def detokenize(self, http: web.Request) -> web.Response:
+        try:
+            asked = parse_as(await http.read(), _Tokens)
+            self.names.check(asked.model)
+        except BadRequestError as error:
+            return _refusal(OpenAi(chat=True), error)
+        return web.json_response({"prompt": text.from_ids(asked.tokens)})
+
+    async def count_tokens(self, http: web.Request) -> web.Response:
+        try:
+            count = text.count(self._prompt(self.messages.read(await http.read())))
+        except BadRequestError as error:
+            return _refusal(self.messages, error)
+        return web.json_response({"input_tokens": count})
+
+    def _prompt(self, body: Body) -> str:
+        """Raises BadRequestError."""
+        self.names.check(body.model)
+        return prompts_of(body, chat=body.messages is not None)[0]
 
     async def health(self, _: web.Request) -> web.Response:
         await self._maybe_hang()
@@ -259,7 +201,7 @@ class SimServer:
     def _use(self, faults: Faults) -> web.Response:
         for name in Faults.__struct_fields__:  # streams under way hold on to this very object
             setattr(self.faults, name, getattr(faults, name))
-        self._rng.seed(faults.seed)
+        self.generation.rng.seed(faults.seed)
         self.driver.stalled = faults.stalled
         return web.json_response(msgspec.to_builtins(self.faults))
 
@@ -316,6 +258,15 @@ class SimServer:
             bidirectional=settings.pullback,
             releases=settings.role is Role.PREFILL,
         )
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+    model: str = ""
+
+
+def _refusal(shape: Shape, error: BadRequestError) -> web.Response:
+    return web.json_response(shape.error(str(error), error.status, error.kind), status=error.status)
 
 
 def build_engine(settings: SimSettings) -> Engine:

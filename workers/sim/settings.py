@@ -33,6 +33,7 @@ class SimSettings:
     otlp_endpoint: str = ""
     sample_ratio: float | None = None
     api_key: str = field(default="", repr=False)
+    served_model_name: tuple[str, ...] = ()
 
 
 def parse(argv: list[str]) -> SimSettings:
@@ -65,4 +66,7 @@ def parse(argv: list[str]) -> SimSettings:
     add("--worker-id", default="", help="this incarnation's id, for the facts")
     add("--otlp-endpoint", default="", help="where spans of KV transfers go; empty: as OTEL_… says")
     add("--sample-ratio", type=float, default=None, help="share of KV transfers without a turn to trace")
-    return SimSettings(**vars(parser.parse_args(argv)), api_key=os.environ.get(VLLM_VARIABLE, ""))
+    add("--served-model-name", nargs="+", default=(), help="further names of the model")
+    settings = vars(parser.parse_args(argv))
+    settings["served_model_name"] = tuple(settings["served_model_name"])
+    return SimSettings(**settings, api_key=os.environ.get(VLLM_VARIABLE, ""))

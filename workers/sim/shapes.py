@@ -1,10 +1,10 @@
 """vLLM's answers as JSON: whole ones, and the frames of a stream."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from workers.sim.request import Answer, ParsedRequest
+from workers.sim.request import Answer, Body, ParsedRequest, parse_as
 
 encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
@@ -23,22 +23,75 @@ def error(message: str, status: int, kind: str = "BadRequestError") -> dict[str,
     return {"error": {"message": message, "type": kind, "param": None, "code": status}}
 
 
-def whole(
-    parsed: ParsedRequest, request_id: str, created: int, counts: dict[str, Any], kv: dict[str, Any] | None
-) -> bytes:
-    """The answer to a request that was not streamed."""
-    choices = [_choice(parsed, answer) for answer in parsed.answers]
-    return encode(
-        {
-            "id": request_id,
-            "object": "chat.completion" if parsed.chat else "text_completion",
-            "created": created,
-            "model": parsed.body.model,
-            "choices": choices,
-            "usage": counts,
-            "kv_transfer_params": kv,
-        }
-    )
+class Frames(Protocol):
+    """The server-sent events of one choice of an answer."""
+
+    def announcement(self) -> bytes:
+        """Before there is a token."""
+
+    def opening(self) -> bytes:
+        """With the first token."""
+
+    def tokens(self, first: int, last: int) -> bytes:
+        """Tokens `first` to `last` (not included) in one event."""
+
+    def closing(self, counts: dict[str, Any]) -> bytes:
+        """The end of the stream; asked of the first choice alone."""
+
+
+class Shape(Protocol):
+    """What one API's answers look like."""
+
+    def error(self, message: str, status: int, kind: str) -> dict[str, Any]: ...
+
+    def whole(
+        self,
+        parsed: ParsedRequest,
+        request_id: str,
+        created: int,
+        counts: dict[str, Any],
+        kv: dict[str, Any] | None,
+    ) -> bytes:
+        """The answer to a request that was not streamed."""
+
+    def frames(self, parsed: ParsedRequest, answer: Answer, request_id: str, created: int) -> Frames: ...
+
+
+class OpenAi:
+    """Chats and completions."""
+
+    def __init__(self, chat: bool) -> None:
+        self.chat = chat
+        self.prefix = "chatcmpl-" if chat else "cmpl-"
+
+    def read(self, data: bytes) -> Body:
+        return parse_as(data, Body)
+
+    def error(self, message: str, status: int, kind: str) -> dict[str, Any]:
+        return error(message, status, kind)
+
+    def whole(
+        self,
+        parsed: ParsedRequest,
+        request_id: str,
+        created: int,
+        counts: dict[str, Any],
+        kv: dict[str, Any] | None,
+    ) -> bytes:
+        return encode(
+            {
+                "id": request_id,
+                "object": "chat.completion" if parsed.chat else "text_completion",
+                "created": created,
+                "model": parsed.body.model,
+                "choices": [_choice(parsed, answer) for answer in parsed.answers],
+                "usage": counts,
+                "kv_transfer_params": kv,
+            }
+        )
+
+    def frames(self, parsed: ParsedRequest, answer: Answer, request_id: str, created: int) -> Frames:
+        return _Chunks(parsed, answer, request_id, created)
 
 
 def _choice(parsed: ParsedRequest, answer: Answer) -> dict[str, Any]:
@@ -63,8 +116,8 @@ def _logprobs(tokens: list[str], chat: bool) -> dict[str, Any]:
     return {"tokens": tokens, "token_logprobs": [0.0] * len(tokens), "top_logprobs": None, "text_offset": []}
 
 
-class Frames:
-    """The server-sent events of one choice; what is the same in each is encoded once."""
+class _Chunks:
+    """The chunks of one choice; what is the same in each is encoded once."""
 
     def __init__(self, parsed: ParsedRequest, answer: Answer, request_id: str, created: int) -> None:
         kind = "chat.completion.chunk" if parsed.chat else "text_completion"
@@ -75,6 +128,7 @@ class Frames:
             "model": parsed.body.model,
         }
         self._answer = answer
+        self._include_usage = parsed.include_usage
         self._chat = parsed.chat
         self._logprobs = bool(parsed.body.logprobs)
         body = b"data: " + encode(self._head)[:-1]
@@ -83,6 +137,9 @@ class Frames:
             self._before, self._after = body + start + b'"delta":{"content":', b'},"logprobs":'
         else:
             self._before, self._after = body + start + b'"text":', b',"logprobs":'
+
+    def announcement(self) -> bytes:
+        return b""
 
     def opening(self) -> bytes:
         """Chat's first chunk, which names the role."""
@@ -103,5 +160,7 @@ class Frames:
             (self._before, content, self._after, logprobs, b',"finish_reason":', finish, b"}]}\n\n")
         )
 
-    def usage(self, counts: dict[str, Any]) -> bytes:
-        return b"data: " + encode({**self._head, "choices": [], "usage": counts}) + b"\n\n"
+    def closing(self, counts: dict[str, Any]) -> bytes:
+        if not self._include_usage:
+            return DONE
+        return b"data: " + encode({**self._head, "choices": [], "usage": counts}) + b"\n\n" + DONE

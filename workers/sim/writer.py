@@ -4,9 +4,9 @@ from typing import Any
 
 from aiohttp import web
 
-from workers.sim import shapes
 from workers.sim.faults import Faults
 from workers.sim.request import ParsedRequest
+from workers.sim.shapes import Shape
 
 
 class StreamWriter:
@@ -16,17 +16,23 @@ class StreamWriter:
     """
 
     def __init__(
-        self, http: web.Request, parsed: ParsedRequest, request_id: str, created: int, faults: Faults
+        self,
+        http: web.Request,
+        parsed: ParsedRequest,
+        shape: Shape,
+        request_id: str,
+        created: int,
+        faults: Faults,
     ) -> None:
         self._http = http
-        self._parsed = parsed
         self._faults = faults
-        self._frames = [shapes.Frames(parsed, answer, request_id, created) for answer in parsed.answers]
+        self._frames = [shape.frames(parsed, answer, request_id, created) for answer in parsed.answers]
         self._early: list[tuple[int, int, int]] | None = []
 
     def open(self) -> None:
         """The head is out: what came before it may follow."""
         early, self._early = self._early, None
+        self._write(self._frames[0].announcement())
         for item in early or []:
             self.tokens(*item)
 
@@ -41,10 +47,9 @@ class StreamWriter:
             self._http.transport.abort()
 
     def close(self, counts: dict[str, Any]) -> None:
-        usage = self._frames[0].usage(counts) if self._parsed.include_usage else b""
-        self._write(usage + shapes.DONE)
+        self._write(self._frames[0].closing(counts))
 
     def _write(self, data: bytes) -> None:
         transport = self._http.transport
-        if transport is not None and not transport.is_closing():
+        if data and transport is not None and not transport.is_closing():
             transport.write(b"%x\r\n%s\r\n" % (len(data), data))

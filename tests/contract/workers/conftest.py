@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -19,8 +19,16 @@ DEADLINE_S = 60.0
 class Worker(Agent):
     """An agent, and what tests ask of it."""
 
-    def __init__(self, name: str, folder: Path, args: list[str], etcd: EtcdServer, namespace: str) -> None:
-        super().__init__(name, folder, args)
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        args: list[str],
+        engine_args: list[str],
+        etcd: EtcdServer,
+        namespace: str,
+    ) -> None:
+        super().__init__(name, folder, args, engine_args)
         self._etcd, self._namespace = etcd, namespace
 
     def engine(self) -> psutil.Process:
@@ -74,10 +82,11 @@ def worker(
     """Starts agents: `worker("d0", "--role", "decode", …)`."""
     made: list[Worker] = []
 
-    def start(name: str, *args: str) -> Worker:
+    def start(name: str, *args: str, engine_args: Sequence[str] = ()) -> Worker:
         common = ["--etcd", etcd_server.address, "--nats", nats_server.url, "--namespace", namespace]
         common += ["--engine", "sim", "--model", "small", "--probe-every-s", "0.5", "--hang-s", "2"]
-        made.append(Worker(name, tmp_path / name, [*common, *args], etcd_server, namespace))
+        folder = tmp_path / name
+        made.append(Worker(name, folder, [*common, *args], list(engine_args), etcd_server, namespace))
         return made[-1]
 
     yield start
