@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from controlplane.dialects.endpoints import ENDPOINTS, Endpoint
 from controlplane.dialects.schemas import AnthropicErrorAnswer, ErrorAnswer
-from controlplane.errors import ANTHROPIC
+from controlplane.errors import ANTHROPIC, no_such_response
 
 _STATUSES = (400, 401, 404, 408, 413, 415, 429, 431, 500, 502, 503, 504)
 
@@ -30,7 +30,7 @@ def _never_called(endpoint: Endpoint) -> Any:
         raise AssertionError("this path is served before FastAPI sees it")
 
     async def of_response(response_id: str) -> None:
-        raise AssertionError("this path is served before FastAPI sees it")
+        raise no_such_response(response_id, "response_id")  # it is no id that an engine would have given
 
     if endpoint.request is None:
         of_response.__name__ = endpoint.dialect.operation
