@@ -151,4 +151,5 @@ def of_engine(status: int, body: bytes) -> ApiError:
 
 
 NO_WORKER = "no worker can serve this model at the moment"
+TOO_LONG = "the turn took too long"
 STOPPING = "the service is shutting down; please try again"

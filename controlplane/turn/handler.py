@@ -10,7 +10,7 @@ from controlplane.dialects.body_prefix import Prefixes
 from controlplane.dialects.endpoints import Target
 from controlplane.engines.transfers import Transfers
 from controlplane.engines.worker import Worker
-from controlplane.errors import ApiError, no_such_response
+from controlplane.errors import TOO_LONG, ApiError, no_such_response
 from controlplane.http.exchange import Exchange
 from controlplane.settings import FrontendSettings
 from controlplane.telemetry import metrics
@@ -107,6 +107,8 @@ class TurnHandler:
         while True:
             with state.spans.route() as span:
                 now_s = self._loop.time()
+                if now_s > state.started_s + self._settings.turn_s:
+                    raise ApiError(504, TOO_LONG)
                 plan = (
                     self._router.plan(request, conversation, state.slo, now_s, failed, state.force)
                     if keeper is None

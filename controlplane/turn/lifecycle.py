@@ -10,7 +10,7 @@ from controlplane.admission.entry import Entry, traced, unguarded
 from controlplane.admission.gate import Gate
 from controlplane.dialects.endpoints import Target, find, shape_of
 from controlplane.engines.cluster import Cluster
-from controlplane.errors import STOPPING, ApiError
+from controlplane.errors import STOPPING, TOO_LONG, ApiError
 from controlplane.http.asgi import Asgi
 from controlplane.http.exchange import Exchange
 from controlplane.telemetry.spans import Spans
@@ -81,7 +81,7 @@ class Lifecycle:
             self._fail(state, error)
         except asyncio.CancelledError:
             if exchange.give_up():
-                self._fail(state, ApiError(504, "the turn took too long"))
+                self._fail(state, ApiError(504, TOO_LONG))
             elif exchange.gone:
                 state.cancelled()
             else:
