@@ -107,8 +107,6 @@ class TurnHandler:
         while True:
             with state.spans.route() as span:
                 now_s = self._loop.time()
-                if now_s > state.started_s + self._settings.turn_s:
-                    raise ApiError(504, TOO_LONG)
                 plan = (
                     self._router.plan(request, conversation, state.slo, now_s, failed, state.force)
                     if keeper is None
@@ -131,6 +129,8 @@ class TurnHandler:
             except EngineFailedError as error:
                 turn.retries += 1
                 metrics.RETRIES.labels("decode", error.kind).inc()
+                if self._loop.time() >= state.started_s + self._settings.turn_s:
+                    raise ApiError(504, TOO_LONG) from None
                 failed |= {error.worker.id}
                 crashes += error.kind in _CRASHES
                 if (
