@@ -18,6 +18,7 @@ class Faults(msgspec.Struct):
     kv_slow: float = 1.0  # factor by which KV leaves this engine more slowly
     kv_fail: bool = False  # KV reads of this engine are refused
     kv_hang: bool = False  # KV reads of this engine are never answered
+    hold_text: bool = False  # streams send nothing until their last token is there, as a tool parser may
     drop_after_tokens: int = 0  # cut streams, without an end, after this many tokens
     seed: int = 0
 

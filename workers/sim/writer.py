@@ -27,19 +27,29 @@ class StreamWriter:
         self._http = http
         self._faults = faults
         self._frames = [shape.frames(parsed, answer, request_id, created) for answer in parsed.answers]
-        self._early: list[tuple[int, int, int]] | None = []
+        self._opened = False
+        self._held: list[tuple[int, int, int]] = []
 
     def open(self) -> None:
         """The head is out: what came before it may follow."""
-        early, self._early = self._early, None
+        self._opened = True
         self._write(self._frames[0].announcement())
-        for item in early or []:
-            self.tokens(*item)
+        if not self._faults.hold_text:
+            self._flush()
+
+    def _flush(self) -> None:
+        held, self._held = self._held, []
+        for item in held:
+            self._send(*item)
 
     def tokens(self, index: int, first: int, last: int) -> None:
-        if self._early is not None:
-            self._early.append((index, first, last))
+        if not self._opened or self._faults.hold_text:
+            self._held.append((index, first, last))
             return
+        self._flush()
+        self._send(index, first, last)
+
+    def _send(self, index: int, first: int, last: int) -> None:
         frames = self._frames[index]
         self._write((frames.opening() if first == 0 else b"") + frames.tokens(first, last))
         drop = self._faults.drop_after_tokens
@@ -47,6 +57,7 @@ class StreamWriter:
             self._http.transport.abort()
 
     def close(self, counts: dict[str, Any]) -> None:
+        self._flush()
         self._write(self._frames[0].closing(counts))
 
     def _write(self, data: bytes) -> None:
