@@ -51,6 +51,7 @@ from ppd.runtime.registry import WorkerWatch
 from ppd.runtime.tasks import Supervisor
 
 _GAUGE_ROUNDS = 10  # of the sweep
+_STALL_S = 0.5  # a sweep that is later has nothing to say about the engines
 
 
 class Frontend:
@@ -163,8 +164,9 @@ class Frontend:
         source, puller = workers.get(moved.source_worker_id), workers.get(moved.worker_id)
         if moved.direction != "p-d" or source is None or puller is None:
             return
+        puller.reports_kv = True
         if moved.error:
-            if not self.transfers.wanted(moved.request_id):
+            if not self.transfers.wanted(moved.request_id, moved.worker_id):
                 return
             self.cluster.transfer_failed(source, puller, moved.error, self._loop.time())
         else:
@@ -207,7 +209,9 @@ class Frontend:
             await asyncio.sleep(SWEEP_S)
             now_s = self._loop.time()
             lag_s = max(lag_s, now_s - before_s - SWEEP_S)
-            if self.cluster.sweep(now_s, self.bus.connected):
+            if now_s - before_s - SWEEP_S > _STALL_S:
+                self.cluster.put_off(now_s - before_s - SWEEP_S)
+            elif self.cluster.sweep(now_s, self.bus.connected):
                 self._show_workers()
             gate = self.gate
             self._siblings.say(Gauges(len(self.sessions), gate.running, gate.queued), now_s)

@@ -227,6 +227,11 @@ class Cluster:
                 del self._leaving[worker.id]
         return changed
 
+    def put_off(self, by_s: float) -> None:
+        """This process stood still for `by_s` seconds: no engine is to blame for what was not heard."""
+        for worker in [*self.workers.values(), *self._leaving.values()]:
+            worker.pool.put_off(by_s)
+
     def _ask_silent(self, worker: Worker, now_s: float) -> None:
         """An engine from which nothing has come for a while is asked whether it lives."""
         evidence, silent_s = worker.evidence, _ASKED_AFTER * self._patience.silent_s

@@ -276,6 +276,12 @@ class Connection(asyncio.Protocol):
             return self._extended[1]
         return self.deadline_s - (self._idle_s if self.started else self._first_byte_s)
 
+    def put_off(self, by_s: float) -> None:
+        """Move the deadline, and since when the engine counts as silent."""
+        if self._extended is not None and self._extended[0] == self.deadline_s:
+            self._extended = (self.deadline_s + by_s, self._extended[1] + by_s)
+        self.deadline_s += by_s
+
     def give_up(self) -> None:
         """No more is expected of this engine."""
         self.deadline_s = _NEVER
@@ -291,7 +297,7 @@ class Connection(asyncio.Protocol):
             return
         self.deadline_s = _NEVER
         if works:
-            self._fail(UpstreamError("queue", "the engine has too much to do before this"))
+            self._fail(UpstreamError("queue", "the engine works, but not on this in time"))
             return
         kind = "idle-timeout" if self.started else "first-byte-timeout"
         self._fail(UpstreamError(kind, "the engine did not answer in time"))

@@ -11,6 +11,7 @@ from math import inf
 from typing import Any
 
 from controlplane.engines.connection import UpstreamError
+from controlplane.engines.deadline import deadline
 from controlplane.engines.pool import Pool
 
 _FRESH_S = 5.0  # an older answer says nothing
@@ -57,7 +58,7 @@ async def ask(pool: Pool, evidence: Evidence, within_s: float) -> None:
     the registry and its connections tell."""
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(within_s):
+        async with deadline(within_s):
             page = await pool.get(_PAGE, within_s, _MAX_PAGE_BYTES)
     except TimeoutError:
         evidence.unanswered = True

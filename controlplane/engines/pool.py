@@ -6,6 +6,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from controlplane.engines.connection import Connection, UpstreamError
+from controlplane.engines.deadline import deadline
 
 SWEEP_S = 0.1
 _KEEP_IDLE_S = 3.0  # vLLM closes idle connections after 5 s; a request must not race that
@@ -95,7 +96,7 @@ class Pool:
 
     async def _connect(self) -> Connection:
         try:
-            async with asyncio.timeout(self._connect_s):
+            async with deadline(self._connect_s):
                 _, connection = await self.loop.create_connection(
                     lambda: Connection(self), self._host, self._port
                 )
@@ -129,6 +130,11 @@ class Pool:
             connection.expire(now_s, works)
         while self._idle and now_s - self._idle[0].idle_since_s >= _KEEP_IDLE_S:
             self._idle.popleft().abort()
+
+    def put_off(self, by_s: float) -> None:
+        """This process stood still for `by_s` seconds, in which it could not hear the engine."""
+        for connection in self._all:
+            connection.put_off(by_s)
 
     @property
     def heard_s(self) -> float:

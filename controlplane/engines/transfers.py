@@ -78,7 +78,7 @@ class Transfers:
         self._moved: OrderedDict[str, Moved] = OrderedDict()
         self._records: OrderedDict[str, TurnRecord] = OrderedDict()  # closed, and perhaps not sent yet
         self._holders: OrderedDict[str, _Holder] = OrderedDict()
-        self._wanted: OrderedDict[str, None] = OrderedDict()  # turns whose D was asked to read KV
+        self._wanted: OrderedDict[str, str] = OrderedDict()  # the D that was asked last to read a turn's KV
         self._early: OrderedDict[str, Pullback] = OrderedDict()
         self._awaited: OrderedDict[str, asyncio.Event] = OrderedDict()  # D's reports, by session
 
@@ -86,18 +86,18 @@ class Transfers:
         """What a turn moved, as far as it is known."""
         return self._moved.get(request_id)
 
-    def expect(self, request_id: str) -> None:
+    def expect(self, request_id: str, decode_worker: str) -> None:
         """A D is asked to read this turn's KV."""
-        _put(self._wanted, request_id, None)
+        _put(self._wanted, request_id, decode_worker)
 
     def called_off(self, request_id: str) -> None:
         """The turn was given up: that its transfer fails says nothing about the pair."""
         self._wanted.pop(request_id, None)
 
-    def wanted(self, request_id: str) -> bool:
-        """Whether this frontend asked for the turn's transfer and still wants it. What becomes of other
-        frontends' turns is for them to judge: they know which they gave up."""
-        return request_id in self._wanted
+    def wanted(self, request_id: str, decode_worker: str) -> bool:
+        """Whether this frontend asked that D for the turn's transfer and still wants it. Other frontends
+        judge their own turns: they know which they gave up."""
+        return self._wanted.get(request_id) == decode_worker
 
     def closed(self, record: TurnRecord) -> None:
         """A report for it may still come."""

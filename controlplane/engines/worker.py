@@ -11,6 +11,7 @@ from ppd.core.records import WorkerRecord
 
 _FIRST_REST_S = 0.5
 _MAX_REST_S = 10.0
+_FULL = 0.9  # of its KV memory: from here on requests may wait for room
 
 
 class Patience(NamedTuple):
@@ -34,6 +35,7 @@ class Worker(LoadTracker):
         self.unlisted_s = 0.0  # since when the registry lacks it, though its agent is well; 0 = it does not
         self.suspected = ""  # why; such a worker is used as little as one that is gone
         self.evidence = Evidence()
+        self.reports_kv = False  # it was heard to report what it read from a P
         self._failures = 0
         self._rests_until_s = 0.0
 
@@ -84,6 +86,11 @@ class Worker(LoadTracker):
         if load is not None and now_s - self._load_s <= patience.stale_s:
             return load.silent_s == 0 and load.stuck_s < patience.stuck_s
         return self.evidence.works(now_s, patience.stuck_s)
+
+    def has_room(self, now_s: float, stale_s: float) -> bool:
+        """Whether its agent says that it has memory for more requests; False where it says nothing."""
+        load = self._load
+        return load is not None and now_s - self._load_s <= stale_s and load.kv_use < _FULL
 
     # --- failures seen by this frontend, before etcd knows ---
 

@@ -17,7 +17,7 @@ from controlplane.telemetry import metrics
 from controlplane.telemetry.counts import distribution
 from controlplane.turn.conversations import History
 from controlplane.turn.features import NO_CONVERSATION, Conversation, FeatureReader
-from controlplane.turn.leg import EngineFailedError, Engines, StreamBrokenError
+from controlplane.turn.leg import MAX_CRASHES, EngineFailedError, Engines, StreamBrokenError
 from controlplane.turn.legs import Legs
 from controlplane.turn.route import Router, whole_on
 from controlplane.turn.state import RequestState, TurnState
@@ -29,8 +29,6 @@ from ppd.runtime.keys import ApiKey
 
 _FORCE = names.H_FORCE.encode()
 _SLO = names.H_SLO.encode()
-MAX_CRASHES = 3  # engines in a row that may die on a turn without a token of it: the turn may be why
-_CRASHES = frozenset({"closed", "truncated", "protocol"})
 _SLO_CLASS = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -103,7 +101,6 @@ class TurnHandler:
         conversation, begin_s = await self._identify(state)
         keeper = await self._keeper(state) if request.previous else None
         failed: frozenset[str] = frozenset()
-        crashes = 0
         while True:
             with state.spans.route() as span:
                 now_s = self._loop.time()
@@ -132,21 +129,28 @@ class TurnHandler:
                 if self._loop.time() >= state.started_s + self._settings.turn_s:
                     raise ApiError(504, TOO_LONG) from None
                 failed |= {error.worker.id}
-                crashes += error.kind in _CRASHES
+                turn.crashes += error.crashed
                 if (
                     keeper is not None
-                    or crashes >= MAX_CRASHES
+                    or turn.crashes >= MAX_CRASHES
                     or not self._router.can_serve(request.model, failed, self._loop.time())
                 ):
                     raise ApiError(502, "the engine that took this request failed") from None
                 turn.moved = Reason.DECODE_FAILED
             except StreamBrokenError as error:
                 failed |= {error.worker.id}
-                crashes = 0  # some of the answer has come
-                if not await self._can_go_on(turn, failed):
+                if self._crashes_on(turn, error) or not await self._can_go_on(turn, failed):
                     raise ApiError(502, "the engine failed in the middle of the answer") from error
                 if turn.client.finished:
                     return
+
+    @staticmethod
+    def _crashes_on(turn: TurnState, error: StreamBrokenError) -> bool:
+        """Whether engine after engine dies on this stream, and it gets no further."""
+        sent_chars = len(turn.watch.sent.text) if turn.watch is not None else 0
+        turn.crashes = 0 if sent_chars > turn.sent_chars else turn.crashes + error.crashed
+        turn.sent_chars = sent_chars
+        return turn.crashes >= MAX_CRASHES
 
     async def _identify(self, state: RequestState) -> tuple[Conversation, float]:
         """The request's conversation, and when the work on it began that needs no network."""

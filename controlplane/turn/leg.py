@@ -25,6 +25,11 @@ _CLIENTS_FAULT = frozenset({400, 413, 422, 501})
 _MISSING = frozenset({404, 405})
 
 
+# Engines that may die on a turn without a token of its answer: the request may be why.
+MAX_CRASHES = 3
+_CRASHES = frozenset({"closed", "truncated", "protocol", "empty", "stream-error", "status-500"})
+
+
 class EngineFailedError(Exception):
     """An engine did not do its leg, and another one may. `kind` is a bounded label."""
 
@@ -32,6 +37,7 @@ class EngineFailedError(Exception):
         super().__init__(f"{worker.name}: {message}")
         self.worker = worker
         self.kind = kind
+        self.crashed = kind in _CRASHES
 
 
 class StreamBrokenError(Exception):
@@ -41,6 +47,7 @@ class StreamBrokenError(Exception):
         super().__init__(f"{worker.name}: {kind}")
         self.worker = worker
         self.kind = kind
+        self.crashed = kind in _CRASHES
 
 
 class _Count(msgspec.Struct):
@@ -98,7 +105,8 @@ class Engines:
         self._log.warning("%s answered %d: %r", worker.name, connection.status, answer[:300])
         if connection.status == 401:
             self._log.error("%s refuses the key: %s is not the engine's", worker.name, engine_key.VARIABLE)
-        raise EngineFailedError(worker, "status", f"answered with status {connection.status}")
+        kind = "status-500" if connection.status == 500 else "status"
+        raise EngineFailedError(worker, kind, f"answered with status {connection.status}")
 
     def failed(self, worker: Worker, error: UpstreamError) -> EngineFailedError:
         """Let the worker rest, and log it; one that only has too much to do is not to blame."""

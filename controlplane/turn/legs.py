@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from controlplane.http.exchange import Headers
 from controlplane.settings import FrontendSettings
 from controlplane.telemetry import metrics
 from controlplane.turn import handoff
-from controlplane.turn.leg import QUEUE, EngineFailedError, Engines, StreamBrokenError
+from controlplane.turn.leg import MAX_CRASHES, QUEUE, EngineFailedError, Engines, StreamBrokenError
 from controlplane.turn.route import Plan, Router
 from controlplane.turn.state import TurnState
 from controlplane.turn.stored import StoredResponses
@@ -116,7 +117,9 @@ class Legs:
                     span.set_attribute("ppd.error", str(error))
                     metrics.RETRIES.labels("prefill", error.kind).inc()
                     turn.retries += 1
-                    if error.kind == QUEUE:  # P works, and D would be through sooner
+                    turn.crashes += error.crashed
+                    # P works, and D would be through sooner; or P's die on it, and a D is to try it too.
+                    if error.kind == QUEUE or turn.crashes >= MAX_CRASHES - 1:
                         break
                     tried |= {worker.id}
                     worker = self._router.another_prefill(plan, turn.request, self._loop.time(), tried)
@@ -135,7 +138,7 @@ class Legs:
     ) -> Connection:
         kv = prefilled.kv if prefilled else None
         if kv is not None:
-            self._transfers.expect(turn.request_id)
+            self._transfers.expect(turn.request_id, worker.id)
         hold = self._settings.pullback and worker.record.bidirectional and turn.request.dialect.generates
         turn.hold = hold
         method = turn.target.endpoint.method.encode()
@@ -154,6 +157,7 @@ class Legs:
                 self._settings.first_byte_s if turn.request.stream else self._settings.turn_s,
                 turn.request.dialect,
                 method,
+                self._kv_may_come(turn, worker) if kv is not None and turn.request.stream else None,
             )
         except EngineFailedError as error:
             if prefilled is not None and error.kind in ("refused", "connect-timeout"):
@@ -161,6 +165,18 @@ class Legs:
                 if other is not None:
                     self._engines.release(other, prefilled)
             raise
+
+    def _kv_may_come(self, turn: TurnState, worker: Worker) -> Callable[[float], bool]:
+        """Whether a stream that is late at a D that works is to wait on: not where D has room, so that the
+        transfer began long ago, and D, which reports its transfers, has not reported this one."""
+        stale_s = self._settings.load_stale_s
+
+        def wait_on(now_s: float) -> bool:
+            if not worker.reports_kv or not worker.has_room(now_s, stale_s):
+                return True
+            return self._transfers.moved_by(turn.request_id) is not None
+
+        return wait_on
 
     async def _relay_stream(
         self, turn: TurnState, worker: Worker, connection: Connection, reservation: Reservation

@@ -107,6 +107,8 @@ class TurnState:
         self.handed_off = False
         self.hold = False  # D was asked to hold its KV for a pull-back
         self.retries = 0
+        self.crashes = 0  # engines in a row that died on it without a token of its answer
+        self.sent_chars = 0  # of a stream, when it last broke
         self.answered = False  # a part of the answer was sent
         self.first_s = 0.0  # its first token; 0 = not seen, as in an answer that is not streamed
         self.last_s = 0.0  # its last token, likewise

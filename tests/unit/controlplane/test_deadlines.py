@@ -116,6 +116,51 @@ async def test_a_request_that_kills_engines_stops_after_three() -> None:
         assert asked(stack) == 3
 
 
+@pytest.mark.parametrize("fault", [Fault("close"), Fault("status", status=500)])
+async def test_a_request_that_kills_every_engine_it_meets_meets_three(fault: Fault) -> None:
+    """P's count as well."""
+    roles = {f"p{i}": Role.PREFILL for i in range(4)} | {f"d{i}": Role.DECODE for i in range(4)}
+    async with running(roles, connect_s=5.0) as stack:
+        for engine in stack.engines.values():
+            engine.faults.append(fault)
+        async with await stack.chat("hi") as response:
+            assert response.status == 502
+        assert asked(stack) == 3
+
+
+async def test_a_stream_that_gets_no_further_stops_after_three_more_engines() -> None:
+    async with running({f"d{i}": Role.DECODE for i in range(8)}, connect_s=5.0) as stack:
+        for engine in stack.engines.values():
+            engine.faults.append(Fault("close", after=2))
+            engine.words = ["a", "b", "c"]
+            engine.on_request = lambda engine=engine: die_at_once(engine)
+
+        def die_at_once(engine: Any) -> None:
+            if asked(stack) > 1:
+                engine.faults.clear()
+                engine.faults.append(Fault("close", after=1))
+
+        async with await stack.chat("hi", stream=True) as response:
+            text = await response.text()
+        assert "[DONE]" not in text
+        assert asked(stack) == 4
+
+
+async def test_a_stream_whose_kv_does_not_come_leaves_a_d_that_works() -> None:
+    """D reports its transfers and has room, and has not reported this one: it is not D's queue."""
+    async with running(P_2D, **SHORT) as stack:
+        workers = stack.frontend.cluster.workers
+        for name in ("d0", "d1"):
+            stack.engines[name].faults.append(Fault("slow"))
+            stack.engines[name].slow_s = 10.0
+            workers[f"{name}-1"].reports_kv = True
+            well(stack, name)
+        async with asyncio.timeout(20), await stack.chat("hi", stream=True) as response:
+            assert words(events(await response.text())) == TEXT  # of P, the last that is left
+        assert [len(stack.engines[name].requests) for name in ("d0", "d1")] == [1, 1]
+        assert not any(each.resting(asyncio.get_running_loop().time()) for each in workers.values())
+
+
 async def test_what_was_sent_is_counted_by_an_engine_that_answers_and_never_guessed() -> None:
     async with running({f"d{i}": Role.DECODE for i in range(4)}, connect_s=5.0) as stack:
         engines = list(stack.engines.values())

@@ -45,7 +45,7 @@ def test_a_failure_long_after_the_last_one_is_a_first_one() -> None:
 
 
 def _report(stack: Stack, prefill: str, decode: str) -> None:
-    stack.frontend.transfers.expect("r")
+    stack.frontend.transfers.expect("r", f"{decode}-1")
     stack.frontend.transfers.on_moved(
         KvMoved(request_id="r", worker_id=f"{decode}-1", source_worker_id=f"{prefill}-1", error="no route")
     )
@@ -79,7 +79,7 @@ async def test_a_failed_pull_back_says_nothing_of_the_way_to_d() -> None:
 
 async def test_a_transfer_that_was_called_off_says_nothing_of_its_pair() -> None:
     async with running(TWO_P_D) as stack:
-        stack.frontend.transfers.expect("mine")
+        stack.frontend.transfers.expect("mine", "d0-1")
         stack.frontend.transfers.called_off("mine")
         for request_id in ("mine", "of another frontend"):
             moved = KvMoved(request_id=request_id, worker_id="d0-1", source_worker_id="p0-1", error="gone")
@@ -96,6 +96,6 @@ async def test_a_hang_up_calls_the_turns_transfer_off() -> None:
         await until(lambda: bool(stack.engines["d0"].requests))
         request_id = stack.engines["d0"].requests[0].headers["x-request-id"]
         transfers = stack.frontend.transfers
-        assert transfers.wanted(request_id)
+        assert transfers.wanted(request_id, "d0-1")
         asked.cancel()
-        await until(lambda: not transfers.wanted(request_id))
+        await until(lambda: not transfers.wanted(request_id, "d0-1"))
