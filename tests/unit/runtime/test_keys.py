@@ -25,7 +25,7 @@ def test_a_key_is_found_by_itself_alone_and_the_file_does_not_hold_it(tmp_path: 
     assert found is not None
     assert (found.name, found.slo, found.requests_per_min, found.max_tokens) == ("one", "batch", 5, 0)
     assert known.find(two).name == "two"
-    secret = one.rpartition("-")[2]
+    secret = one.removeprefix(f"{keys.PREFIX}1-")
     text = path.read_text()
     assert one not in text
     assert secret[:12] not in text
