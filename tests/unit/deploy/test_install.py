@@ -1,13 +1,16 @@
 """The first run of `make`: what it installs, what it shows, and what an interrupt leaves of it."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 pytestmark = pytest.mark.unit
 
@@ -76,7 +79,8 @@ def test_a_step_away_from_a_terminal_says_now_and_then_what_it_does(tmp_path: Pa
     assert ("FAILED after" if status else "done in") in rest
 
 
-def test_an_environment_that_was_interrupted_before_it_had_pip_is_finished(tmp_path: Path) -> None:
+def _checkout(tmp_path: Path) -> Path:
+    """The Makefile, beside scripts that do nothing; the environment's `bin`, whose Python has no pip."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "pyproject.toml").touch()
     scripts, binaries = tmp_path / "scripts", tmp_path / ".venv" / "bin"
@@ -84,18 +88,36 @@ def test_an_environment_that_was_interrupted_before_it_had_pip_is_finished(tmp_p
         folder.mkdir(parents=True)
     for file, text in {
         scripts / "check-python": "",
-        scripts / "install-cpu-engine": "",
+        scripts / "install-cpu-engine": 'echo "$@"',
         scripts / "cpu-overrides.txt": "",
         scripts / "step": 'echo "$1"',
         binaries / "python": "exit 1",  # it has no pip
     }.items():
         file.write_text(f"#!/bin/sh\n{text}\n")
         file.chmod(0o755)
+    return binaries
+
+
+def test_an_environment_that_was_interrupted_before_it_had_pip_is_finished(tmp_path: Path) -> None:
+    binaries = _checkout(tmp_path)
     make = ["make", "-C", str(tmp_path), "install"]
     assert "make .venv" in subprocess.run(make, capture_output=True, text=True, check=True).stdout
     (tmp_path / ".venv" / ".installed").unlink()
     (binaries / "python").write_text("#!/bin/sh\nexit 0\n")
     assert "make .venv" not in subprocess.run(make, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("more", [[], ["EXTRA=browser"]])
+def test_what_make_installs_is_a_requirement_of_extras_that_exist(tmp_path: Path, more: list[str]) -> None:
+    _checkout(tmp_path)
+    done = subprocess.run(
+        ["make", "-C", str(tmp_path), "install", *more], capture_output=True, text=True, check=True
+    )
+    (wanted,) = re.findall(r" -e \.(\[.*\])$", done.stdout, re.MULTILINE)
+    extras = Requirement(f"ppd{wanted}").extras
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"engine-cpu", "test"} <= extras <= known.keys()
+    assert ("browser" in extras) == bool(more)
 
 
 class TestGroups:

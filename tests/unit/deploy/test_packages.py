@@ -13,13 +13,16 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).parents[3]
 
-# Stands in for pip and uv: writes each call down, and fails a look at PyTorch's index where told to.
+# Stands in for pip and uv: writes each call down, and fails as if PyTorch's index were away or broken.
 _FAKE = """
 import json, os, sys
 kept = {name: value for name, value in os.environ.items() if name.startswith("UV_")}
 with open(os.environ["FAKE_CALLS"], "a") as calls:
     calls.write(json.dumps([sys.argv[1:], kept]) + "\\n")
-sys.exit("--dry-run" in sys.argv and os.environ["FAKE_INDEX"] != "answers")
+index = os.environ["FAKE_INDEX"]
+away = "compile" in sys.argv and index == "is away"
+broken = "--only-binary" in sys.argv and "UV_TORCH_BACKEND" in os.environ and index == "is broken"
+sys.exit(away or broken)
 """
 
 
@@ -46,7 +49,7 @@ class Installed:
         )
         self.said = done.stdout
         calls = [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
-        self.probed = any("--dry-run" in argv for argv, _ in calls)
+        self.probed = any("compile" in argv for argv, _ in calls)
         self.argv, self.env = calls[-1]
 
 
@@ -56,6 +59,24 @@ def test_torch_is_the_small_build_where_its_index_answers(tmp_path: Path, index:
     assert done.probed
     assert done.env.get("UV_TORCH_BACKEND") == ("cpu" if index == "answers" else None)
     assert ("2.7 GB" in done.said) == (index == "is away")
+
+
+def test_an_index_that_answers_and_does_not_deliver_is_done_without(tmp_path: Path) -> None:
+    assert "UV_TORCH_BACKEND" not in Installed(tmp_path, "is broken").env
+
+
+def test_the_index_is_asked_even_where_torch_is_installed(tmp_path: Path) -> None:
+    """By the real uv: what it has installed or cached says nothing of whether the index answers."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PIP_"))}
+    away = {"HTTPS_PROXY": "http://127.0.0.1:1", "PIP_CONFIG_FILE": os.devnull}
+    done = subprocess.run(
+        [ROOT / "scripts" / "install-cpu-engine", sys.executable, "pytest"],  # installed: nothing to do
+        env=kept | away,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PyTorch's index of CPU builds does not answer" in done.stdout
 
 
 def test_nothing_is_compiled_and_the_one_list_of_overrides_is_used(tmp_path: Path) -> None:
