@@ -25,8 +25,9 @@ from ppd.runtime.bus import Bus, BusError, Message
 from ppd.runtime.streams import ensure
 
 READ_S = 0.1
-# For a write that is on its way while its conversation's next turn is here already.
-_GRACE_S = 0.02
+# For a write that is on its way while its conversation's next turn is here already: a busy process may be late,
+# and what is missed costs the turn a whole prefill.
+_GRACE_S = 0.1
 _GRACE_ALONE_S = 0.005  # while no other frontend was heard
 _MAX_PENDING = 10_000
 _MAX_HEARD = 20_000
