@@ -86,7 +86,14 @@ class Frontend:
         self.transfers = Transfers(self.bus, settings.namespace, self._on_kv_moved, logger)
         self.links = Links()
         self._sessions_bus = Bus(settings.nats, "ppd-frontend-sessions", logger, echo=False)
-        self.sharing = Sharing(self._sessions_bus, settings.namespace, settings.session_ttl_s, logger)
+        self.sharing = Sharing(
+            self._sessions_bus,
+            settings.namespace,
+            settings.session_ttl_s,
+            settings.session_wait_s,
+            settings.processes > 1,
+            logger,
+        )
         self.history = History(self.sessions, self.transfers, self.sharing, logger)
         self.recorder = Recorder(self.bus, settings.namespace, settings.max_records, logger)
         self._siblings = siblings or Siblings()

@@ -68,6 +68,9 @@ class FrontendSettings(TracedSettings):
     queue_s: Seconds = Field(10.0, description="longest wait in that queue before 429")
     max_sessions: Count = Field(100_000, description="conversations remembered")
     session_ttl_s: Seconds = Field(3600.0, description="an idle conversation is forgotten after this long")
+    session_wait_s: Seconds = Field(
+        0.1, description="longest wait for NATS where another frontend may know the conversation"
+    )
     max_records: Count = Field(10_000, description="turn records kept while NATS is away")
     load_stale_s: Seconds = Field(2.0, description="a load report older than this is not trusted")
 

@@ -24,10 +24,6 @@ from ppd.core.records import BadRecordError, SessionRecord, decode, encode
 from ppd.runtime.bus import Bus, BusError, Message
 from ppd.runtime.streams import ensure
 
-READ_S = 0.1
-# For a write that is on its way while its conversation's next turn is here already: a busy process may be late,
-# and what is missed costs the turn a whole prefill.
-_GRACE_S = 0.1
 _GRACE_ALONE_S = 0.005  # while no other frontend was heard
 _MAX_PENDING = 10_000
 _MAX_HEARD = 20_000
@@ -41,12 +37,25 @@ _ERRORS = (TimeoutError, NatsError, BusError, BadRecordError, OSError)
 
 
 class Sharing:
-    """`bus`: a connection of its own, which must not hear its own messages."""
+    """Reads and writes the bucket for one process.
 
-    def __init__(self, bus: Bus, namespace: str, ttl_s: float, logger: logging.Logger) -> None:
+    `bus`: a connection of its own, which must not hear its own messages. `wait_s`: how long a turn waits for
+    the bucket, and for a record that is still on its way. `others`: whether other processes serve for certain.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        namespace: str,
+        ttl_s: float,
+        wait_s: float,
+        others: bool,
+        logger: logging.Logger,
+    ) -> None:
         self._bus = bus
         self._stream = streams.sessions(namespace, ttl_s)
         self._ttl_s = ttl_s
+        self._wait_s = wait_s
         self._log = logger
         self._kv: KeyValue | None = None
         self.reached = asyncio.Event()  # the bucket was: sessions go to, and come from, other frontends
@@ -57,7 +66,7 @@ class Sharing:
         self._prefix = self._stream.subjects[0].removesuffix(">")
         self._heard: OrderedDict[str, bytes] = OrderedDict()
         self._awaited: dict[str, asyncio.Future[None]] = {}
-        self._others = False  # another frontend was heard
+        self._others = others  # or another frontend was heard
 
     @property
     def pending(self) -> int:
@@ -87,7 +96,7 @@ class Sharing:
         self._reads += 1
         arrival = self._awaited.setdefault(key, asyncio.get_running_loop().create_future())
         try:
-            async with asyncio.timeout(READ_S):
+            async with asyncio.timeout(self._wait_s):
                 entry = await self._kv.get(key)
             record = decode(entry.value or b"", SessionRecord)
         except KeyNotFoundError:
@@ -102,7 +111,7 @@ class Sharing:
         return record
 
     async def _wait(self, key: str, arrival: asyncio.Future[None]) -> SessionRecord | None:
-        await asyncio.wait([arrival], timeout=_GRACE_S if self._others else _GRACE_ALONE_S)
+        await asyncio.wait([arrival], timeout=self._wait_s if self._others else _GRACE_ALONE_S)
         record = self._take(key)
         if record is None:
             metrics.SESSION_READS.labels("unknown").inc()
@@ -128,7 +137,7 @@ class Sharing:
         if self._kv is None or not self._bus.connected:
             return record
         try:
-            async with asyncio.timeout(READ_S):
+            async with asyncio.timeout(self._wait_s):
                 try:
                     await self._kv.create(key, encode(record))
                     return record

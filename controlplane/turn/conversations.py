@@ -17,7 +17,7 @@ from controlplane.shared.sessions import Sharing
 from controlplane.turn.features import Conversation, explicit_key
 from controlplane.turn.state import TurnState
 from ppd.core import identity
-from ppd.core.names import Outcome, Reason, Route
+from ppd.core.names import Outcome, Reason, Route, session_id_key, session_key
 from ppd.core.predict import session_mean
 from ppd.core.records import SessionRecord
 from ppd.core.sessions import Mark, Match, Session, SessionStore
@@ -97,7 +97,7 @@ class History:
         place = next((each for each in places if each.after is not None), None)
         if place is None or place.after is None:
             return match
-        record = await self._sharing.get(_place(place.after))
+        record = await self._sharing.get(session_key(place.after))
         if record is None:
             return match
         known = match.session if match and match.session.id == record.session_id else None
@@ -137,7 +137,7 @@ class History:
 
     def _share(self, session: Session, after: int, model: str) -> None:
         record = _to_record(session, model)
-        self._sharing.put(_place(after), record, _place(session.shared) if session.shared else "")
+        self._sharing.put(session_key(after), record, session_key(session.shared) if session.shared else "")
         session.shared = after
         if session.explicit_id:
             self._sharing.put(_explicit_place(session.explicit_id), record)
@@ -147,14 +147,8 @@ def _backwards(request: Request) -> range:
     return range(len(request.messages) - 1, -1, -1)
 
 
-def _place(after: int) -> str:
-    """The key under which a conversation is shared, by the history that its next turn must extend."""
-    return f"{after:016x}"
-
-
 def _explicit_place(key: str) -> str:
-    """The key of an explicit id's session: a level below those of conversations, which are counted."""
-    return f"id.{xxhash.xxh3_64_intdigest(key.encode('utf-8', 'surrogatepass')):016x}"
+    return session_id_key(f"{xxhash.xxh3_64_intdigest(key.encode('utf-8', 'surrogatepass')):016x}")
 
 
 def _to_record(session: Session, model: str) -> SessionRecord:

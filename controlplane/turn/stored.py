@@ -7,6 +7,7 @@ from collections import OrderedDict
 
 from controlplane.engines.worker import Worker
 from controlplane.shared.sessions import Sharing
+from ppd.core.names import response_key
 from ppd.core.records import SessionRecord
 
 _MAX_RESPONSES = 65_536
@@ -66,4 +67,4 @@ class StoredResponses:
 def _place(response_id: str, key_name: str) -> str:
     """Where the worker is shared; nobody can make up an id that leads to another key's response."""
     text = f"{len(key_name)}:{key_name}{response_id}".encode("utf-8", "surrogatepass")
-    return f"r{hashlib.blake2b(text, digest_size=16).hexdigest()}"
+    return response_key(hashlib.blake2b(text, digest_size=16).hexdigest())

@@ -135,6 +135,22 @@ def table_key(model: str, placement: str) -> str:
     return f"{_token(model)}.{_token(placement)}"
 
 
+# Keys of the bucket PPD_SESSIONS. Those of one level are conversations, and are counted as such.
+def session_key(after: int) -> str:
+    """Of a conversation: the history that its next turn must extend."""
+    return f"{after:016x}"
+
+
+def session_id_key(digest: str) -> str:
+    """Of the session under a client's own id."""
+    return f"id.{digest}"
+
+
+def response_key(digest: str) -> str:
+    """Of the worker that keeps a stored response."""
+    return f"response.{digest}"
+
+
 def table_version_key(namespace: str, table: str) -> str:
     """The etcd key of the newest version that `table`, by its KV key, ever had."""
     return f"/ppd/{namespace}/table-versions/{table}"

@@ -66,6 +66,7 @@ class Cluster:
 
     async def frontend(self, **options: Any) -> Stack:
         """A further frontend that has seen all engines and reached NATS."""
+        options.setdefault("session_wait_s", 20.0)  # that they agree must not hang on the machine's speed
         made = await self._stack.enter_async_context(
             frontend(self.etcd_server, self.nats_server, self.namespace, **options)
         )

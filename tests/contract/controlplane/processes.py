@@ -82,7 +82,8 @@ async def processes(
     argv = [
         *(sys.executable, "-m", "ppd.cli.main", "frontend", "--port", str(port), "--processes", str(count)),
         *("--etcd", cluster.etcd_server.address, "--nats", cluster.nats_server.url),
-        *("--namespace", cluster.namespace, "--access-log", str(folder / "access"), *flags),
+        *("--namespace", cluster.namespace, "--access-log", str(folder / "access")),
+        *("--session-wait-s", "20", *flags),  # that they agree must not hang on the machine's speed
     ]
     process = _start(argv, folder / "log", ulimit)
     made = Processes(process, f"{scheme}://127.0.0.1:{port}", folder)

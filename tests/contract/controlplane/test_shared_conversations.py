@@ -150,7 +150,7 @@ async def test_a_dead_process_is_replaced_and_loses_no_conversation(cluster: Clu
 
 
 async def test_a_claim_that_the_bucket_does_not_answer_stands(cluster: Cluster) -> None:
-    stack = await cluster.frontend()
+    stack = await cluster.frontend(session_wait_s=0.1)
     sharing: Sharing = stack.frontend.sharing
     cluster.nats_server.pause()
     try:
