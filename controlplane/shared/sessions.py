@@ -40,7 +40,7 @@ class Sharing:
     """Reads and writes the bucket for one process.
 
     `bus`: a connection of its own, which must not hear its own messages. `wait_s`: how long a turn waits for
-    the bucket, and for a record that is still on its way. `others`: whether other processes serve for certain.
+    the bucket, and for a record that is still on its way. `others`: whether other processes surely serve.
     """
 
     def __init__(
