@@ -16,6 +16,7 @@ from controlplane.dialects.prompt_size import PromptSize
 from controlplane.dialects.sent_text import Sent
 from controlplane.errors import OPENAI, ErrorShape
 from ppd.core.identity import AnswerMark, Message
+from ppd.core.retention import AnswerKind
 
 
 class _Details(msgspec.Struct):
@@ -47,6 +48,7 @@ class Seen:
     def __init__(self) -> None:
         self.usage: Usage | None = None
         self.mark: AnswerMark | None = None
+        self.kind = AnswerKind.PLAIN
         self.response_id = ""  # by which the client can refer to the answer
         self.done = False  # the stream's last event was seen
 

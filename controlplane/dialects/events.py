@@ -69,4 +69,5 @@ class EventWatch(ABC):
         final = (self._last + rest).rstrip().rpartition(_END)[2]
         self.seen.done = parts(final)[0].startswith(self.last_events)
         self.seen.mark = self.sent.mark()
+        self.seen.kind = self.sent.kind()
         return rest

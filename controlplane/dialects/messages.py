@@ -21,7 +21,7 @@ from controlplane.dialects.fields import (
     read,
     usable_kv,
 )
-from controlplane.dialects.sent_text import Choice
+from controlplane.dialects.sent_text import Choice, kind_of, kind_with
 from controlplane.errors import ANTHROPIC
 from ppd.core import identity
 from ppd.core.identity import Message, mark_of
@@ -140,10 +140,11 @@ class Messages(Dialect):
 
     def whole(self, body: bytes, seen: Seen, cached_tokens: int | None) -> bytes:
         answer = _answers.decode(body)
-        seen.mark = mark_of(
-            "".join(block.text or "" for block in answer.content),
-            next((block.id or "" for block in answer.content if block.type == "tool_use"), ""),
-        )
+        text = "".join(block.text or "" for block in answer.content)
+        call = next((block.id or "" for block in answer.content if block.type == "tool_use"), "")
+        seen.mark = mark_of(text, call)
+        thought = any(block.type in ("thinking", "redacted_thinking") for block in answer.content)
+        seen.kind = kind_of(text, kind_with(thought, bool(call)))
         return _cleaned(body, seen, cached_tokens)
 
     def watch(self, request: Request, cached_tokens: int | None) -> EventWatch:
@@ -263,7 +264,14 @@ def _said(raw: bytes) -> list[Choice]:
         return [Choice.of(block.text or "", tool_call_id=call)]
     if delta is None:
         return []
-    return [Choice.of(delta.text or "", plain=delta.type in (None, "text_delta"), finish=delta.stop_reason)]
+    return [
+        Choice.of(
+            delta.text or "",
+            reasoning=delta.type in ("thinking_delta", "signature_delta"),
+            tools=delta.type == "input_json_delta",
+            finish=delta.stop_reason,
+        )
+    ]
 
 
 def as_stream(body: bytes) -> bytes:

@@ -9,7 +9,7 @@ import msgspec
 
 from controlplane.dialects import body as bodies
 from controlplane.dialects.base import Seen, Usage
-from controlplane.dialects.sent_text import Sent, choices_of
+from controlplane.dialects.sent_text import Sent, choices_of, kind_of
 from ppd.core.identity import mark_of
 
 _USAGE = b'"usage":'  # what an event must hold to be looked at
@@ -71,6 +71,7 @@ def whole_answer(data: bytes, seen: Seen, cached_tokens: int | None) -> bytes:
     choices = choices_of(data)
     if len(choices) == 1:
         seen.mark = mark_of(choices[0].piece, choices[0].tool_call_id)
+        seen.kind = kind_of(choices[0].piece, choices[0].kind)
     return clean
 
 
@@ -163,6 +164,7 @@ class StreamWatch:
         self.seen.done = self._last.rstrip().endswith(_DONE) or rest.rstrip().endswith(_DONE)
         if self._single:
             self.seen.mark = self.sent.mark()
+            self.seen.kind = self.sent.kind()
         return rest
 
 

@@ -23,7 +23,7 @@ from controlplane.dialects.fields import (
     scoped,
     usable_kv,
 )
-from controlplane.dialects.sent_text import Choice
+from controlplane.dialects.sent_text import Choice, kind_of, kind_with
 from controlplane.errors import RESPONSES
 from ppd.core import identity
 from ppd.core.identity import Message, mark_of
@@ -258,9 +258,11 @@ def _cleaned(raw: bytes, seen: Seen, cached_tokens: int | None) -> bytes:
     seen.response_id = answer.id
     if answer.usage is not None:
         seen.usage = answer.usage.usage()
-        texts = (part.text or "" for item in answer.output for part in item.content or ())
-        call = next((item.call_id or "" for item in answer.output if item.call_id), "")
-        seen.mark = mark_of("".join(texts), call)
+        thoughts = [item.type == "reasoning" for item in answer.output]
+        said = [item for item, thought in zip(answer.output, thoughts, strict=True) if not thought]
+        text = "".join(part.text or "" for item in said for part in item.content or ())
+        call = next((item.call_id or "" for item in said if item.call_id), "")
+        seen.mark, seen.kind = mark_of(text, call), kind_of(text, kind_with(any(thoughts), bool(call)))
         if cached_tokens is not None and cached_tokens != seen.usage.cached_tokens:
             fields["usage"] = _reported(bytes(fields["usage"]), max(0, cached_tokens))
     return bodies.join(fields)
@@ -298,7 +300,8 @@ def _said(raw: bytes) -> list[Choice]:
         item = _events.decode(data).item
         return [Choice.of("", tool_call_id=item.call_id)] if item is not None and item.call_id else []
     if name.endswith(b".delta"):
-        return [Choice.of("", plain=False)]
+        thought = name.startswith(b"response.reasoning")
+        return [Choice.of("", reasoning=thought, tools=not thought)]
     return [Choice.of("", finish="stop")] if name == b"response.completed" else []
 
 

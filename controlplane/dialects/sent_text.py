@@ -5,8 +5,11 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from ppd.core.identity import AnswerMark, mark_of_pieces
+from ppd.core.retention import AnswerKind
 
+_END_OF_THOUGHT = "</think>"  # of reasoning that an engine leaves in the text
 _TOOL_CALLS = (b'"tool_calls"', b'"tool_use"', b'"call_id"')  # one of each API
+_NOT_PLAIN = (b'"reasoning', b'"thinking', b"event: response.reasoning", b"</think>", *_TOOL_CALLS)
 _NOT_TEXT = "…"
 _RAW_BYTES = 64 * 1024  # of events kept unread; beyond that they are boiled down to their text
 
@@ -40,11 +43,17 @@ class Choice(msgspec.Struct):
 
     @classmethod
     def of(
-        cls, piece: str, *, plain: bool = True, finish: str | None = None, tool_call_id: str | None = None
+        cls,
+        piece: str,
+        *,
+        reasoning: bool = False,
+        tools: bool = False,
+        finish: str | None = None,
+        tool_call_id: str | None = None,
     ) -> "Choice":
         """What an event of another API adds."""
-        calls = [_ToolCall(tool_call_id)] if tool_call_id else None
-        part = _Part(piece, reasoning=None if plain else _NOT_TEXT, tool_calls=calls)
+        calls = [_ToolCall(tool_call_id)] if tool_call_id or tools else None
+        part = _Part(piece, reasoning=_NOT_TEXT if reasoning else None, tool_calls=calls)
         return cls(delta=part, finish_reason=finish)
 
     @property
@@ -73,10 +82,16 @@ class Choice(msgspec.Struct):
         return self.plain and not self.piece and not self.finish_reason
 
     @property
+    def kind(self) -> AnswerKind:
+        part = self.delta or self.message
+        if part is not None and (part.reasoning_content or part.reasoning):
+            return AnswerKind.REASONING
+        return AnswerKind.TOOLS if part is not None and part.tool_calls else AnswerKind.PLAIN
+
+    @property
     def plain(self) -> bool:
         """It holds text and nothing else."""
-        part = self.delta or self.message
-        return part is None or not (part.tool_calls or part.reasoning_content or part.reasoning)
+        return self.kind is AnswerKind.PLAIN
 
 
 class _Event(msgspec.Struct):
@@ -89,6 +104,15 @@ _events = msgspec.json.Decoder(_Event)
 def choices_of(answer: bytes) -> list[Choice]:
     """Of one JSON answer or chunk. Raises msgspec.DecodeError."""
     return _events.decode(answer).choices
+
+
+def kind_with(reasoning: bool, tools: bool) -> AnswerKind:
+    return AnswerKind.REASONING if reasoning else AnswerKind.TOOLS if tools else AnswerKind.PLAIN
+
+
+def kind_of(text: str, kind: AnswerKind) -> AnswerKind:
+    """The kind of an answer, of which the text may hold its reasoning."""
+    return AnswerKind.REASONING if _END_OF_THOUGHT in text else kind
 
 
 def _openai(event: bytes) -> list[Choice]:
@@ -107,7 +131,7 @@ class Sent:
         self._tokens = 0
         self._exact = True
         self._finished = False
-        self._plain = True
+        self._kind = AnswerKind.PLAIN
         self._tool_call_id = ""
 
     def add(self, events: bytes) -> None:
@@ -125,7 +149,8 @@ class Sent:
             choice = choices[0]
             pieces.append(choice.piece)
             self._finished = self._finished or bool(choice.finish_reason)
-            self._plain = self._plain and choice.plain
+            if self._kind is not AnswerKind.REASONING and not choice.plain:
+                self._kind = choice.kind
             self._tool_call_id = self._tool_call_id or choice.tool_call_id
         self._text = "".join(pieces)
         self._raw, self._size = [], 0
@@ -179,7 +204,13 @@ class Sent:
     def plain(self) -> bool:
         """It was text alone: no tool calls, no reasoning."""
         self._boil_down()
-        return self._plain
+        return self._kind is AnswerKind.PLAIN
+
+    def kind(self) -> AnswerKind:
+        """What it consisted of; events are read only where they seem to hold more than text."""
+        if any(name in data for data in self._raw for name in _NOT_PLAIN):
+            self._boil_down()
+        return kind_of(self._text, self._kind)
 
     def mark(self) -> AnswerMark:
         """The answer's mark, reading no more events than that needs."""

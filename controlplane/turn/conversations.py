@@ -20,6 +20,7 @@ from ppd.core import identity
 from ppd.core.names import Outcome, Reason, Route, session_id_key, session_key
 from ppd.core.predict import session_mean
 from ppd.core.records import SessionRecord
+from ppd.core.retention import AnswerKind
 from ppd.core.sessions import Mark, Match, Session, SessionStore
 from ppd.runtime import ids
 from ppd.runtime.tracing import traceparent
@@ -52,6 +53,7 @@ class History:
         n_out = (usage.completion_tokens or 0) if usage else 0
         boundary = turn.request.keys[-1]
         mark = turn.answer.mark if turn.answer and turn.status == 200 else None
+        kind = turn.answer.kind if turn.answer else AnswerKind.PLAIN
         after = identity.after_key(boundary, mark) if mark else None
         if turn.reason is not Reason.PREFILL_ANSWERED:
             session.decode_worker = turn.plan.decode.id
@@ -63,7 +65,9 @@ class History:
         session.trace = traceparent(turn.spans.server)
         if n_out and turn.outcome is Outcome.OK:
             session.n_out_mean_tokens = session_mean(session.n_out_mean_tokens, n_out)
-        self._sessions.add_mark(session, Mark(boundary, after, features.turn, prompt, prompt + n_out), now_s)
+        self._sessions.add_mark(
+            session, Mark(boundary, after, features.turn, prompt, prompt + n_out, kind), now_s
+        )
         session.pullback = None
         if after is not None:
             if turn.hold:
@@ -164,6 +168,7 @@ def _to_record(session: Session, model: str) -> SessionRecord:
         n_ctx_tokens=mark.total_tokens,
         n_prompt_tokens=mark.prompt_tokens,
         explicit_id=session.explicit_id,
+        answer_kind=mark.kind,
         p_known_tokens=session.p_known_tokens,
         local_streak=session.local_streak,
         n_out_mean_tokens=session.n_out_mean_tokens,
@@ -189,4 +194,10 @@ def _take_over(session: Session, record: SessionRecord) -> Mark:
         record.turn,
         record.n_prompt_tokens,
         record.n_ctx_tokens,
+        _kind(record.answer_kind),
     )
+
+
+def _kind(name: str) -> AnswerKind:
+    """A kind of a newer frontend, or none, counts as plain."""
+    return AnswerKind(name) if name in set(AnswerKind) else AnswerKind.PLAIN

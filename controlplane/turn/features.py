@@ -8,7 +8,9 @@ from controlplane.turn.tokens import TokenCounter
 from ppd.core import identity
 from ppd.core.affinity import NOWHERE, Affinity, Near
 from ppd.core.decision import Turn
+from ppd.core.identity import Message
 from ppd.core.predict import OutputPredictor, RateWindow
+from ppd.core.retention import UNKNOWN, Judged, Retention, judge
 from ppd.core.sessions import Match, Session, SessionStore
 
 
@@ -35,6 +37,7 @@ class FeatureReader:
         self.tokens = tokens
         self.affinity = Affinity()
         self.outputs = OutputPredictor()
+        self.retention = Retention()
         self.arrivals = RateWindow()
         self._rng = random.Random()
 
@@ -56,8 +59,7 @@ class FeatureReader:
             n_ctx, n_in = self._unknown(request, answers)
             turn_number, d_cached, p_cached, streak = answers + 1, 0, 0, 0
         else:
-            n_ctx = match.held_tokens
-            n_in = self.tokens.count(request.base, new[match.exact :])
+            n_ctx, n_in = self._known(request, match, new)
             turn_number = match.mark.turn + answers
             d_cached = n_ctx
             p_cached = min(match.session.p_known_tokens, n_ctx)
@@ -93,6 +95,29 @@ class FeatureReader:
         """A turn goes to these engines."""
         if conversation.match is None and (key := affinity_key(request)):
             self.affinity.placed(key, near, bool(request.messages), now_s)
+
+    def _known(self, request: Request, match: Match, new: list[Message]) -> tuple[int, int]:
+        """Of the prompt, the tokens that the history's workers may hold, and those that are new to them: a
+        part of the last answer may be among them."""
+        found = self.retention.share(request.base, match.mark.kind) if match.exact else 0.0
+        held = match.held_tokens(found)
+        n_in = self.tokens.count(request.base, new[match.exact :])
+        if match.exact and found < 1:
+            answer = self.tokens.count(request.base, new[:1])
+            n_in += max(0, answer - (held - match.mark.prompt_tokens))
+        return held, n_in
+
+    def judged(self, model: str, match: Match | None, cached_tokens: int, block_tokens: int) -> Judged:
+        """What D's cached tokens say of a turn that D served with the KV that it should hold."""
+        if match is None:
+            return UNKNOWN
+        last = match.mark
+        before = [mark for mark in match.session.marks if mark.turn < last.turn]
+        earlier = [each for mark in before for each in (mark.prompt_tokens, mark.total_tokens)]
+        found = judge(cached_tokens, last.prompt_tokens, match.answer_tokens, earlier, block_tokens)
+        if found.share is not None and match.exact:
+            self.retention.observe(model, match.mark.kind, found.share)
+        return found
 
     def _unknown(self, request: Request, answers: int) -> tuple[int, int]:
         """Context and new tokens of a history that no session is known for."""

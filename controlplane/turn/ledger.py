@@ -115,8 +115,17 @@ class Ledger:
         self._add_times(turn, record)
         return record
 
-    @staticmethod
-    def _add_times(turn: TurnState, record: TurnRecord) -> None:
+    def _judge(self, turn: TurnState, cached_tokens: int) -> bool | None:
+        """Whether D still held the conversation."""
+        plan, match = turn.plan, turn.conversation.match
+        if turn.outcome is not Outcome.OK or not plan.cached or turn.handed_off:
+            return None
+        if turn.retries or turn.migrations:
+            return None
+        block = plan.decode.record.block_size_tokens
+        return self._features.judged(turn.request.base, match, cached_tokens, block).kept
+
+    def _add_times(self, turn: TurnState, record: TurnRecord) -> None:
         """Token counts, and times as far as they were seen."""
         made = counted(turn)
         record.n_prompt_tokens, record.n_prompt_estimated = made.prompt, made.prompt_estimated
@@ -124,6 +133,7 @@ class Ledger:
         record.cached_tokens_prefill = turn.prefill_cached
         if turn.usage is not None and not turn.handed_off:
             record.cached_tokens_decode = turn.usage.cached_tokens
+        record.kept = self._judge(turn, record.cached_tokens_decode)
         if not turn.first_s:
             return
         record.ttft_ms = (turn.first_s - turn.started_s) * 1e3

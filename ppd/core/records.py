@@ -167,6 +167,7 @@ class TurnRecord(Record):
     expected_cached_tokens: int = 0  # what D was thought to hold
     cached_tokens_prefill: int = -1  # what P really had; -1 = not known or no hop
     cached_tokens_decode: int = -1  # what D really had before this turn; -1 = not known
+    kept: bool | UnsetType | None = UNSET  # D still held the conversation; None = its figures do not tell
     p_missing_tokens: int = 0  # of the history, what P was thought to lack
     local_streak: int = 0  # D-local turns in a row before this one
     idle_s: float = 0.0  # since the session's last turn
@@ -212,6 +213,7 @@ class SessionRecord(Record):
     n_ctx_tokens: int = 0
     n_prompt_tokens: int = 0  # of n_ctx_tokens, those before the last answer
     explicit_id: str = ""  # the client's own id, if it sent one
+    answer_kind: str = ""  # of the last answer: AnswerKind
     p_known_tokens: int = 0  # of this conversation, what P computed last
     local_streak: int = 0
     n_out_mean_tokens: float = 0.0

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ppd.core.identity import Candidate
 from ppd.core.names import Route
+from ppd.core.retention import AnswerKind
 
 MARKS_KEPT = 4  # boundaries by which a session can be found: this bounds its memory
 
@@ -19,6 +20,7 @@ class Mark(NamedTuple):
     turn: int
     prompt_tokens: int
     total_tokens: int  # with the answer
+    kind: AnswerKind = AnswerKind.PLAIN  # of the answer
 
 
 class Pullback(NamedTuple):
@@ -96,9 +98,14 @@ class Match(NamedTuple):
     messages: int  # how many of the request's messages the mark covers, without the answer
 
     @property
-    def held_tokens(self) -> int:
-        """Of the request's prompt, what the session's workers may still hold."""
-        return self.mark.total_tokens if self.exact else self.mark.prompt_tokens
+    def answer_tokens(self) -> int:
+        """Of the last answer, if the request has it as it was given."""
+        return self.mark.total_tokens - self.mark.prompt_tokens if self.exact else 0
+
+    def held_tokens(self, found: float = 1.0) -> int:
+        """Of the request's prompt, what the session's workers may still hold. `found`: the share of the last
+        answer's tokens that the prompt has again."""
+        return self.mark.prompt_tokens + round(found * self.answer_tokens)
 
 
 class SessionStore:

@@ -56,6 +56,8 @@ class Sample(msgspec.Struct, frozen=True):
 
 def survived(record: TurnRecord) -> bool | None:
     """Whether D still had what it was thought to hold; None where that is not known."""
+    if record.outcome is Outcome.OK and record.kept is not UNSET:
+        return record.kept
     if (
         record.outcome is not Outcome.OK
         or record.cached_tokens_decode < 0

@@ -39,7 +39,7 @@ def test_the_next_turn_finds_its_session_exactly() -> None:
     history = chats.play(session, [user("hi")], "hello there")
     match = chats.match([*history, user("more")])
     assert match is not None
-    assert (match.session, match.exact, match.held_tokens, match.messages) == (session, True, 15, 1)
+    assert (match.session, match.exact, match.held_tokens(), match.messages) == (session, True, 15, 1)
 
 
 def test_twins_with_one_first_message_do_not_share_a_session() -> None:
@@ -57,7 +57,7 @@ def test_a_rewritten_answer_matches_the_boundary_before_it() -> None:
     match = chats.match([user("hi"), Message("assistant", "hello"), user("x")])
     assert match is not None
     assert not match.exact
-    assert match.held_tokens == 10
+    assert match.held_tokens() == 10
 
 
 def test_an_edited_question_matches_what_lies_before_it() -> None:
@@ -68,7 +68,7 @@ def test_an_edited_question_matches_what_lies_before_it() -> None:
     match = chats.match([*history, user("second, edited")])
     assert match is not None
     assert match.mark.turn == 1
-    assert match.held_tokens == 15
+    assert match.held_tokens() == 15
 
 
 def test_regenerating_a_later_answer_matches_the_whole_prompt() -> None:
@@ -79,7 +79,7 @@ def test_regenerating_a_later_answer_matches_the_whole_prompt() -> None:
     chats.play(session, again, "fine", turn=2)
     match = chats.match(again)
     assert match is not None
-    assert (match.exact, match.mark.turn, match.held_tokens) == (False, 2, 20)
+    assert (match.exact, match.mark.turn, match.held_tokens()) == (False, 2, 20)
 
 
 def test_a_first_message_alone_never_joins_a_session() -> None:
