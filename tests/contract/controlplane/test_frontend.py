@@ -26,11 +26,10 @@ from ppd.core.records import (
 )
 from ppd.runtime.streams import bucket as open_bucket
 from tests.contract.controlplane.conftest import Cluster, Stack, until
+from tests.support.answers import TEXT
 from tests.support.servers import EtcdServer, NatsServer
 
 pytestmark = pytest.mark.contract
-
-TEXT = "Paris it is."
 
 
 async def test_workers_come_and_go_with_the_registry(cluster: Cluster) -> None:

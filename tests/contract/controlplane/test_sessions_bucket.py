@@ -10,10 +10,9 @@ from ppd.core import streams
 from ppd.core.names import Role
 from ppd.runtime.streams import RECREATED, bucket
 from tests.contract.controlplane.conftest import Cluster, Stack, until
+from tests.support.answers import TEXT
 
 pytestmark = pytest.mark.contract
-
-TEXT = "Paris it is."
 
 
 async def _written(stack: Stack) -> None:

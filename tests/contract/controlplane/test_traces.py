@@ -9,8 +9,8 @@ from ppd.core.names import SPAN_DECODE, SPAN_KV_TRANSFER, SPAN_ROUTE, Role
 from ppd.runtime import otlp, tracing
 from tests.contract.controlplane.conftest import Cluster, Stack, until
 from tests.support.otlp import ERROR, OtlpSink, SeenSpan
+from tests.unit.controlplane.conftest import break_the_first
 from tests.unit.controlplane.fakes import Fault
-from tests.unit.controlplane.test_migration import break_the_first
 from workers.connector.spans import Puller, emit_span
 from workers.connector.transfers import Origin, Transfer
 

@@ -7,7 +7,7 @@ import pytest
 
 from ppd.core.names import table_key
 from ppd.core.records import TableSnapshot, decode
-from tests.contract.planner.test_outages import Stack
+from tests.support.planner_stack import Stack
 from tests.support.planners import MODEL, PlannerProcess, ask, eventually, record_turns, turn
 from tests.support.servers import EtcdServer, NatsServer
 

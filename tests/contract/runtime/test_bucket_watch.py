@@ -11,8 +11,8 @@ from ppd.runtime import bucket_watch
 from ppd.runtime.bucket_watch import watch_bucket
 from ppd.runtime.bus import Bus
 from ppd.runtime.streams import bucket
-from tests.contract.runtime.test_registry import until
 from tests.support.servers import NatsServer
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.contract
 

@@ -7,7 +7,7 @@ import pytest
 from ppd.core.streams import Stream
 from ppd.runtime.bus import DROPPED, Bus, BusError
 from ppd.runtime.streams import ensure
-from tests.contract.runtime.test_registry import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.contract
 

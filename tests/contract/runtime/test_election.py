@@ -8,7 +8,7 @@ from ppd.core.names import LEASE_TTL_S
 from ppd.runtime.election import Election
 from ppd.runtime.etcd import Etcd
 from ppd.runtime.tasks import Supervisor
-from tests.contract.runtime.test_registry import until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.contract
 LOG = logging.getLogger("test")

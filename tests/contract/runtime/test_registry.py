@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 
 import pytest
 
@@ -11,6 +10,7 @@ from ppd.core.records import WorkerRecord, encode
 from ppd.runtime.etcd import Compacted, Etcd, EtcdError
 from ppd.runtime.registry import Registration, WorkerWatch
 from ppd.runtime.tasks import Supervisor
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.contract
 LOG = logging.getLogger("test")
@@ -20,15 +20,6 @@ def worker(worker_id: str, **more) -> WorkerRecord:
     return WorkerRecord(
         worker_id=worker_id, name="d0", role=Role.DECODE, model="m", url="http://127.0.0.1:1", **more
     )
-
-
-async def until(condition, deadline_s: float = 20.0) -> float:
-    """Wait for `condition()`; the seconds it took. Fails the test after the deadline."""
-    started_s = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started_s < deadline_s, "condition not met in time"
-        await asyncio.sleep(0.05)
-    return time.monotonic() - started_s
 
 
 @pytest.fixture

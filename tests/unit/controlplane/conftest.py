@@ -18,7 +18,7 @@ from controlplane.processes.serve import limits_of
 from controlplane.settings import FrontendSettings
 from ppd.core.names import Role, WorkerStatus
 from ppd.core.records import WorkerRecord
-from tests.unit.controlplane.fakes import FakeEngine
+from tests.unit.controlplane.fakes import FakeEngine, Fault
 
 MODEL = "m"
 
@@ -101,6 +101,20 @@ def trace(stack: Stack) -> InMemorySpanExporter:
 P_D = {"p0": Role.PREFILL, "d0": Role.DECODE}
 P_2D = {"p0": Role.PREFILL, "d0": Role.DECODE, "d1": Role.DECODE}
 TWO_P_D = {"p0": Role.PREFILL, "p1": Role.PREFILL, "d0": Role.DECODE}
+QUICK: dict[str, Any] = {
+    "prefill_s": 0.3,
+    "first_byte_s": 0.3,
+    "idle_s": 0.3,
+    "connect_s": 5.0,
+    "suspect_s": 1.0,
+}
+
+
+def break_the_first(stack: Stack, kind: str, after: int = 0, pool: tuple[str, str] = ("d0", "d1")) -> None:
+    """Whichever engine of the two is asked first breaks; the other one is sound."""
+    for name, other in (pool, pool[::-1]):
+        stack.engines[name].faults.append(Fault(kind, after=after))
+        stack.engines[name].on_request = stack.engines[other].faults.clear
 
 
 @pytest.fixture

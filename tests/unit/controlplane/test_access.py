@@ -12,14 +12,10 @@ from controlplane.errors import ApiError
 from ppd.core.names import Role
 from ppd.runtime import keys
 from ppd.runtime.keys import ApiKey
+from tests.support.api_keys import made
 from tests.unit.controlplane.conftest import P_D, Stack, running
 
 pytestmark = pytest.mark.unit
-
-
-def made(path: Path, name: str, **limits: str | int) -> dict[str, str]:
-    with keys.editing(path) as listed:
-        return {"authorization": f"Bearer {keys.add(listed, name, '', **limits)}"}
 
 
 async def status(stack: Stack, headers: dict[str, str], *messages: str, **fields: Any) -> int:

@@ -11,8 +11,8 @@ from controlplane.dialects.body_prefix import Prefixes
 from controlplane.dialects.openai import Chat
 from ppd.core.affinity import MAX_IN_A_ROW
 from ppd.core.names import Role
+from tests.support.api_keys import made
 from tests.unit.controlplane.conftest import Stack, running
-from tests.unit.controlplane.test_access import made
 
 pytestmark = pytest.mark.unit
 

@@ -8,11 +8,11 @@ from ppd.core import identity
 from ppd.core.identity import Message, mark_of
 from ppd.core.names import Role
 from ppd.core.sessions import Mark, Session, SessionStore
+from tests.support.answers import TEXT
 from tests.unit.controlplane.conftest import TWO_P_D, running
 
 pytestmark = pytest.mark.unit
 
-TEXT = "Paris it is."
 ENGINES = {"p0": Role.PREFILL, **{f"d{i}": Role.DECODE for i in range(3)}}
 
 

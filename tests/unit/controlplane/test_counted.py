@@ -16,13 +16,13 @@ from ppd.core.names import Outcome, Role
 from ppd.core.placement import parse_placement
 from ppd.core.records import TurnRecord, decode, encode
 from ppd.core.table import Table
+from tests.support.answers import TEXT
 from tests.unit.controlplane.conftest import P_D, Stack, running, trace
 from tests.unit.controlplane.fakes import Fault
 
 pytestmark = pytest.mark.unit
 
 TIMES = ("ttft_ms", "path_ttft_ms", "tpot_ms")
-TEXT = "Paris it is."
 
 
 class Counts:

@@ -7,10 +7,9 @@ import pytest
 
 from ppd.core.names import Role
 from ppd.core.records import WorkerLoad
+from tests.support.answers import TEXT, events, text_of, words
 from tests.unit.controlplane.conftest import P_2D, P_D, Stack, running
 from tests.unit.controlplane.fakes import Fault
-from tests.unit.controlplane.test_failures import TEXT, text_of
-from tests.unit.controlplane.test_turns import events, words
 
 pytestmark = pytest.mark.unit
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ppd.core.names import Role
-from tests.unit.controlplane.conftest import P_2D, P_D, Stack, running
+from tests.support.answers import TEXT
+from tests.unit.controlplane.conftest import P_2D, P_D, QUICK, Stack, running
 from tests.unit.controlplane.fakes import Fault
-from tests.unit.controlplane.test_failures import QUICK
 
 pytestmark = pytest.mark.unit
 
@@ -17,7 +17,6 @@ MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 FIELD = {MESSAGES: "messages", RESPONSES: "input"}
 LIMIT = {MESSAGES: "max_tokens", RESPONSES: "max_output_tokens"}
 BOTH = pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
-TEXT = "Paris it is."
 
 
 def body(path: str, *messages: str, **fields: Any) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from ppd.core.names import Role
-from tests.unit.controlplane.conftest import P_D, Stack, running
+from tests.support.api_keys import made
+from tests.unit.controlplane.conftest import P_D, QUICK, Stack, running
 from tests.unit.controlplane.fakes import Fault
-from tests.unit.controlplane.test_access import made
-from tests.unit.controlplane.test_failures import QUICK
 
 pytestmark = pytest.mark.unit
 

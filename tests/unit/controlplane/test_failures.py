@@ -1,48 +1,32 @@
 """What goes wrong on the engines, and what a client sees of it."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from ppd.core.names import Role
-from tests.unit.controlplane.conftest import P_2D, P_D, TWO_P_D, Stack, running
+from tests.support.answers import TEXT, events, text_of, words
+from tests.support.waiting import until
+from tests.unit.controlplane.conftest import P_2D, P_D, QUICK, TWO_P_D, Stack, break_the_first, running
 from tests.unit.controlplane.fakes import FakeEngine, Fault
-from tests.unit.controlplane.test_turns import events, words
 
 pytestmark = pytest.mark.unit
-
-TEXT = "Paris it is."
-QUICK: dict[str, Any] = {
-    "prefill_s": 0.3,
-    "first_byte_s": 0.3,
-    "idle_s": 0.3,
-    "connect_s": 5.0,
-    "suspect_s": 1.0,
-}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
-def text_of(answer: dict[str, Any]) -> str:
-    return answer["choices"][0]["message"]["content"]
 
 
 @pytest.mark.parametrize("kind", ["status", "stall", "close"])
 async def test_p_fails_and_another_p_takes_over(kind: str) -> None:
     async with running(TWO_P_D, **QUICK) as stack:
-        for engine in ("p0", "p1"):
-            stack.engines[engine].faults.append(Fault(kind, status=503))
-        stack.engines["p1"].faults.clear()
-        for _ in range(2):
-            route, reason, answer = await stack.ask("hi")
-            assert (route, reason, text_of(answer)) == ("p-d", "first-turn", TEXT)
-        assert stack.engines["p1"].requests
+        break_the_first(stack, kind, pool=("p0", "p1"))
+        async with await stack.chat("hi") as response:
+            assert response.headers["x-ppd-route"] == "p-d"
+            assert response.headers["x-ppd-reason"] == "first-turn"
+            second = response.headers["x-ppd-prefill"]
+            assert text_of(await response.json()) == TEXT
+        assert [len(stack.engines[name].requests) for name in ("p0", "p1")] == [1, 1]
+        assert stack.engines[second].requests[0].finished
+        [asked] = stack.engines["d0"].requests
+        assert asked.body["kv_transfer_params"]["remote_engine_id"] == second
+        assert stack.frontend.ledger.recent[-1].retries == 1
 
 
 @pytest.mark.parametrize("kind", ["status", "stall", "close"])
@@ -68,12 +52,30 @@ async def test_a_p_that_is_not_there_costs_no_request() -> None:
 @pytest.mark.parametrize("kind", ["status", "stall", "close", "empty"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_d_fails_before_the_first_byte_and_another_d_takes_over(kind: str, stream: bool) -> None:
+    async with running(P_2D, **{**QUICK, "prefill_s": 20}) as stack:
+        break_the_first(stack, kind)
+        async with await stack.chat("hi", stream=stream) as response:
+            assert response.status == 200
+            assert response.headers["x-ppd-route"] == "p-d"
+            second = response.headers["x-ppd-decode"]
+            text = words(events(await response.text())) if stream else text_of(await response.json())
+        assert text == TEXT
+        assert [len(stack.engines[name].requests) for name in ("d0", "d1")] == [1, 1]
+        assert stack.engines[second].requests[0].finished
+
+
+@pytest.mark.parametrize("kind", ["status", "stall", "close", "empty"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_where_each_d_fails_before_the_first_byte_p_does_it_all(kind: str, stream: bool) -> None:
     async with running(P_2D, **QUICK) as stack:
         stack.engines["d0"].faults.append(Fault(kind))
         stack.engines["d1"].faults.append(Fault(kind))
         async with await stack.chat("hi", stream=stream) as response:
-            assert response.status == 200  # P did it, the last that was left
+            assert response.status == 200
             assert response.headers["x-ppd-route"] == "replica"
+            assert response.headers["x-ppd-decode"] == "p0"
+            text = words(events(await response.text())) if stream else text_of(await response.json())
+        assert text == TEXT
 
 
 @pytest.mark.parametrize("kind", ["status", "stall", "close", "empty"])
@@ -97,19 +99,14 @@ async def test_where_all_engines_fail_it_is_502_and_the_next_turn_is_served(kind
 async def test_the_next_d_never_gets_used_parameters(kind: str, stream: bool) -> None:
     # P is waited for: where it is late, D gets no parameters at all.
     async with running(P_2D, **{**QUICK, "prefill_s": 20}) as stack:
-        stack.engines["d0"].faults.append(Fault(kind))
-        stack.engines["d1"].faults.append(Fault(kind))
-        first = stack.frontend
-        for name in ("d0", "d1"):
-            other = stack.engines["d1" if name == "d0" else "d0"]
-            stack.engines[name].on_request = other.faults.clear
+        break_the_first(stack, kind)
         async with await stack.chat("hi", stream=stream) as response:
             assert response.status == 200
             assert response.headers["x-ppd-route"] == "p-d"
             assert response.headers["x-ppd-reason"] == "decode-failed"
             text = words(events(await response.text())) if stream else text_of(await response.json())
         assert text == TEXT
-        assert first.gate.running == 0
+        assert stack.frontend.gate.running == 0
         used = [
             seen.body["kv_transfer_params"]["remote_request_id"]
             for name in ("d0", "d1")
@@ -316,31 +313,6 @@ async def test_a_failed_engine_rests_and_comes_back() -> None:
         for i in range(4):
             await stack.ask(f"again {i}")
         assert len(stack.engines["d0"].requests) > rested
-
-
-async def test_overload_is_429_after_a_bounded_queue() -> None:
-    async with running(P_D, max_running=2, max_queued=2, queue_s=30) as stack:
-        stack.engines["d0"].chunk_gap_s = 0.1
-
-        async def one(i: int) -> int:
-            async with await stack.chat(f"hi {i}", stream=True) as response:
-                await response.read()
-                return response.status
-
-        statuses = await asyncio.gather(*(one(i) for i in range(12)))
-        assert sorted(statuses) == [200] * 4 + [429] * 8
-        assert (await one(99)) == 200
-
-
-async def test_waiting_too_long_in_the_queue_is_429() -> None:
-    async with running(P_D, max_running=1, max_queued=5, queue_s=0.05) as stack:
-        stack.engines["d0"].faults.append(Fault("stall"))
-        blocked = asyncio.create_task(stack.ask("hi"))
-        await until(lambda: bool(stack.engines["d0"].requests))
-        async with await stack.chat("other") as response:
-            assert response.status == 429
-            assert response.headers["retry-after"]
-        blocked.cancel()
 
 
 async def test_a_slow_reader_pauses_the_engine(stack: Stack) -> None:

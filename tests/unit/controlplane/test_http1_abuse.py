@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.http.exchange import Exchange
 from controlplane.http.server import Server
-from tests.unit.controlplane.test_http1 import Echo, Served
+from tests.unit.controlplane.fake_application import FakeApplication, Served
 
 pytestmark = pytest.mark.unit
 
@@ -17,7 +17,7 @@ POST = b"POST / HTTP/1.1\r\nhost: x\r\n"
 BIG = b"b" * 100_000
 
 
-class Large(Echo):
+class FakeLargeAnswers(FakeApplication):
     """Answers with much."""
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -81,7 +81,7 @@ async def test_requests_that_are_not_read_yet_are_never_late() -> None:
 async def test_nothing_is_served_that_the_client_does_not_read() -> None:
     """Nor is such a connection kept."""
     async with Served(idle_s=0.3) as served:
-        served.server.application = served.application = Large()
+        served.server.application = served.application = FakeLargeAnswers()
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1)
         writer.write(GET % b"" * 200)
         await asyncio.sleep(0.5)
@@ -93,7 +93,7 @@ async def test_nothing_is_served_that_the_client_does_not_read() -> None:
 
 async def test_who_reads_at_last_is_served_all() -> None:
     async with Served() as served:
-        served.server.application = served.application = Large()
+        served.server.application = served.application = FakeLargeAnswers()
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1)
         writer.write(GET % b"" * 200 + b"GARBAGE\r\n\r\n")
         await asyncio.sleep(0.2)
@@ -108,7 +108,7 @@ async def test_who_reads_at_last_is_served_all() -> None:
 
 async def test_an_answer_is_not_cut_off_while_it_is_read() -> None:
     async with Served(idle_s=1) as served:
-        served.server.application = served.application = Large()
+        served.server.application = served.application = FakeLargeAnswers()
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1)
         writer.write(GET % b"" * 150 + b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         data = b""
@@ -122,7 +122,7 @@ async def test_an_answer_is_not_cut_off_while_it_is_read() -> None:
 
 async def test_a_refused_client_that_does_not_read_is_let_go() -> None:
     async with Served(idle_s=0.3) as served:
-        served.server.application = served.application = Large()
+        served.server.application = served.application = FakeLargeAnswers()
         _, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1)
         writer.write(GET % b"" * 200 + b"GARBAGE\r\n\r\n")
         await gone(served.server)

@@ -9,9 +9,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from controlplane.telemetry import metrics
 from ppd.core.names import Role
+from tests.support.api_keys import made
 from tests.unit.controlplane.conftest import P_D, Stack, running, trace
 from tests.unit.controlplane.fakes import Fault
-from tests.unit.controlplane.test_access import made
 
 pytestmark = pytest.mark.unit
 

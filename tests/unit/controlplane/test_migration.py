@@ -5,21 +5,11 @@ from typing import Any
 import pytest
 
 from ppd.core.names import Role
-from tests.unit.controlplane.conftest import P_2D, Stack, running
+from tests.support.answers import TEXT, events, words
+from tests.unit.controlplane.conftest import P_2D, QUICK, break_the_first, running
 from tests.unit.controlplane.fakes import Fault
-from tests.unit.controlplane.test_failures import QUICK
-from tests.unit.controlplane.test_turns import events, words
 
 pytestmark = pytest.mark.unit
-
-TEXT = "Paris it is."
-
-
-def break_the_first(stack: Stack, kind: str, after: int) -> None:
-    """Whichever D is asked first breaks; the other one is sound."""
-    for name, other in (("d0", "d1"), ("d1", "d0")):
-        stack.engines[name].faults.append(Fault(kind, after=after))
-        stack.engines[name].on_request = stack.engines[other].faults.clear
 
 
 @pytest.mark.parametrize("kind", ["close", "stall", "truncate"])

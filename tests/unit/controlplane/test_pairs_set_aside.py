@@ -7,9 +7,9 @@ import pytest
 from controlplane.engines.pairs import Pairs
 from ppd.core.names import Role
 from ppd.core.records import KvMoved
+from tests.support.waiting import until
 from tests.unit.controlplane.conftest import P_2D, TWO_P_D, Stack, running
 from tests.unit.controlplane.fakes import Fault
-from tests.unit.controlplane.test_failures import until
 
 pytestmark = pytest.mark.unit
 

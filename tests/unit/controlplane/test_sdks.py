@@ -6,14 +6,13 @@ import openai
 import pytest
 
 from ppd.core.names import Role
-from tests.unit.controlplane.conftest import Stack, running
+from tests.support.answers import TEXT
+from tests.unit.controlplane.conftest import QUICK, Stack, running
 from tests.unit.controlplane.fakes import Fault
-from tests.unit.controlplane.test_failures import QUICK
 
 anthropic = pytest.importorskip("anthropic")
 pytestmark = pytest.mark.unit
 
-TEXT = "Paris it is."
 HI = [{"role": "user", "content": "hi"}]
 
 

@@ -8,13 +8,12 @@ import pytest
 from controlplane.engines.worker import Patience, Worker
 from ppd.core.names import Role
 from ppd.core.records import WorkerLoad
+from tests.support.answers import TEXT, events, words
 from tests.unit.controlplane.conftest import P_2D, P_D, Stack, record, running
 from tests.unit.controlplane.fakes import FakeEngine, Fault
-from tests.unit.controlplane.test_turns import events, words
 
 pytestmark = pytest.mark.unit
 
-TEXT = "Paris it is."
 SOON: dict[str, Any] = {"suspect_s": 0.3}
 
 
@@ -131,7 +130,7 @@ async def test_who_left_and_reports_keeps_them_and_may_come_back() -> None:
             response.close()
 
 
-class Silent:
+class FakePool:
     """Of a pool, what suspicion looks at."""
 
     def __init__(self, waits_s: float, heard_s: float) -> None:
@@ -159,7 +158,7 @@ class Silent:
 def test_what_makes_a_suspect(
     load: dict[str, float] | None, flow: bool, waits_s: float, heard_ago_s: float, suspect: bool
 ) -> None:
-    pool = Silent(waits_s, 1000.0 - heard_ago_s)
+    pool = FakePool(waits_s, 1000.0 - heard_ago_s)
     worker = Worker(record(FakeEngine("d0"), Role.DECODE, "d0"), pool)  # type: ignore[arg-type]
     if load is not None:
         worker.report(WorkerLoad(worker_id="d0-1", **load), 999.0)

@@ -1,25 +1,13 @@
 """The way of a turn: which engine is asked what, and what the client sees."""
 
-import json
 from typing import Any
 
 import pytest
 
+from tests.support.answers import events, words
 from tests.unit.controlplane.conftest import Stack
 
 pytestmark = pytest.mark.unit
-
-
-def events(text: str) -> list[Any]:
-    parts = [part[6:] for part in text.split("\n\n") if part]
-    assert parts[-1] == "[DONE]"
-    return [json.loads(part) for part in parts[:-1]]
-
-
-def words(streamed: list[Any]) -> str:
-    return "".join(
-        event["choices"][0]["delta"].get("content") or "" for event in streamed if event["choices"]
-    )
 
 
 async def test_the_first_turn_goes_through_p_and_later_ones_stay_on_d(stack: Stack) -> None:

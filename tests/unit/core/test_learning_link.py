@@ -15,7 +15,7 @@ from ppd.core.learning.publication import improved
 from ppd.core.names import Outcome, Route
 from ppd.core.score import Weights
 from ppd.core.table import Table, TableError
-from tests.unit.core.test_learning_publication import SEED, record
+from tests.unit.core.turn_records import SEED, record
 
 pytestmark = pytest.mark.unit
 

@@ -52,7 +52,7 @@ def record(**fields) -> TurnRecord:
     return TurnRecord(**(default | fields))
 
 
-class Cluster:
+class FakeCluster:
     """Turns by the published verdict and bounded exploration, with the true costs and some noise."""
 
     def __init__(self, truth, seed=1, prior=PRIOR):
@@ -83,7 +83,7 @@ class Cluster:
             self.now_s,
         )
 
-    def run(self, turns: int, explore: float = 0.01) -> "Cluster":
+    def run(self, turns: int, explore: float = 0.01) -> "FakeCluster":
         for n in range(turns):
             self.turn(explore)
             if n % 50 == 49:
@@ -116,7 +116,7 @@ class Cluster:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_wrong_verdicts_are_found_and_changed_once(seed):
-    cluster = Cluster(SLOW_D, seed)
+    cluster = FakeCluster(SLOW_D, seed)
     assert not cluster.all_right()
     cluster.run(4000)
     assert cluster.all_right()
@@ -125,7 +125,7 @@ def test_wrong_verdicts_are_found_and_changed_once(seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_another_scale_alone_changes_no_verdict(seed):
-    cluster = Cluster(SLOW_ALL, seed).run(3000)
+    cluster = FakeCluster(SLOW_ALL, seed).run(3000)
     assert cluster.flips == []
     figures = propose(cluster.learner, cluster.published, SLO_CLASSES)
     assert figures.shift > 1
@@ -137,7 +137,7 @@ def test_another_scale_alone_changes_no_verdict(seed):
 
 
 def test_cells_without_turns_follow_the_scale_and_keep_their_verdict():
-    cluster = Cluster(SLOW_D).run(4000)
+    cluster = FakeCluster(SLOW_D).run(4000)
     after = Table(
         msgspec.structs.replace(
             PRIOR.snapshot, cells=propose(cluster.learner, cluster.published, SLO_CLASSES).cells
@@ -153,12 +153,12 @@ def test_cells_without_turns_follow_the_scale_and_keep_their_verdict():
 
 
 def test_without_exploration_the_path_not_taken_is_not_condemned_unseen():
-    cluster = Cluster({Route.D_LOCAL: (10.0, 10.0), Route.P_D: (0.01, 0.01)}).run(1000, explore=0)
+    cluster = FakeCluster({Route.D_LOCAL: (10.0, 10.0), Route.P_D: (0.01, 0.01)}).run(1000, explore=0)
     assert cluster.flips == []
 
 
 def test_a_shift_in_the_middle_is_drift_and_the_verdicts_follow_within_two_thousand_turns():
-    cluster = Cluster({Route.D_LOCAL: (1.0, 1.0), Route.P_D: (1.0, 1.0)}).run(2000)
+    cluster = FakeCluster({Route.D_LOCAL: (1.0, 1.0), Route.P_D: (1.0, 1.0)}).run(2000)
     assert cluster.all_right()
     assert not cluster.learner.learned.drifting
     cluster.truth = SLOW_D
@@ -171,7 +171,7 @@ def test_a_shift_in_the_middle_is_drift_and_the_verdicts_follow_within_two_thous
 
 
 def test_what_is_saved_goes_on_as_if_nothing_had_happened():
-    one, two = Cluster(SLOW_D), Cluster(SLOW_D)
+    one, two = FakeCluster(SLOW_D), FakeCluster(SLOW_D)
     for n in range(600):
         one.turn()
         two.turn()
@@ -182,7 +182,7 @@ def test_what_is_saved_goes_on_as_if_nothing_had_happened():
 
 
 def test_another_prior_drops_the_ratios_and_keeps_what_holds_for_any():
-    cluster = Cluster(SLOW_D).run(300)
+    cluster = FakeCluster(SLOW_D).run(300)
     cluster.learner.observe(record(cached_tokens_decode=0, expected_cached_tokens=900), 1e9)
     other = Table(msgspec.structs.replace(PRIOR.snapshot, version=9))
     learner = Learner(other, cluster.learner.learned)
@@ -376,7 +376,7 @@ def test_a_new_scale_leaves_every_score_as_it_was(p_d, d_local, new_p_d, new_d_l
 def test_diff_names_what_changed_and_nothing_else():
     same = diff(PRIOR, Table(msgspec.structs.replace(PRIOR.snapshot, version=2)))
     assert (same["verdicts"], same["figures"]) == ([], [])
-    cluster = Cluster(SLOW_D).run(4000)
+    cluster = FakeCluster(SLOW_D).run(4000)
     found = diff(PRIOR, cluster.published)
     assert {each["cell"] for each in found["verdicts"]} >= {str(cell) for cell in VISITED}
     assert found["figures"]

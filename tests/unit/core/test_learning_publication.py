@@ -3,36 +3,17 @@
 import msgspec
 import pytest
 
-from ppd.core import policies, seeds
+from ppd.core import policies
 from ppd.core.decision import Turn, View, WorkerView
 from ppd.core.learning.learner import Learner
 from ppd.core.learning.publication import MAX_EXPLORE, REFRESH_S, explore_share, improved
 from ppd.core.names import Reason, Route
-from ppd.core.placement import parse_placement
 from ppd.core.records import TurnRecord, WorkerLoad
 from ppd.core.score import Weights
 from ppd.core.table import Table
+from tests.unit.core.turn_records import SEED, record
 
 pytestmark = pytest.mark.unit
-
-SEED = msgspec.structs.replace(seeds.nearest(parse_placement("2P2D"), "m"), explore_share=0.01)
-
-
-def record(**fields) -> TurnRecord:
-    default = {
-        "request_id": "r",
-        "ended_unix_s": 0.0,
-        "model": "m",
-        "placement": "2P2D",
-        "path": Route.D_LOCAL,
-        "reason": Reason.TABLE,
-        "turn": 3,
-        "cell": "large/mid_bal@1",
-        "n_in_tokens": 100,
-        "ttft_ms": 500.0,
-        "tpot_ms": 50.0,
-    }
-    return TurnRecord(**(default | fields))
 
 
 def taught(*records: TurnRecord) -> Learner:

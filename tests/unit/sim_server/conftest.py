@@ -12,6 +12,13 @@ from ppd.core.names import Role
 from workers.sim.server import SimServer, build_engine
 from workers.sim.settings import SimSettings
 
+STORY = [{"role": "user", "content": "Tell me a long story about a small town. " * 30}]
+FOR_P = {"do_remote_decode": True, "do_remote_prefill": False}
+
+
+def content(reply):
+    return reply["choices"][0]["message"]["content"]
+
 
 class Running:
     """One engine and a client for it."""

@@ -3,18 +3,13 @@
 import pytest
 
 from ppd.core.names import KV_HOLD, Role
+from tests.unit.sim_server.conftest import FOR_P, STORY, content
 
 pytestmark = pytest.mark.unit
-STORY = [{"role": "user", "content": "Tell me a long story about a small town. " * 30}]
-FOR_P = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
 def cached(reply):
     return reply["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-
-def content(reply):
-    return reply["choices"][0]["message"]["content"]
 
 
 async def p_then_d(p, d, messages, max_tokens=20, **more):

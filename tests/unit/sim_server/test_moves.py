@@ -8,7 +8,7 @@ import pytest
 from ppd.core.names import KV_HOLD, KV_REQUEST_ID, KV_TRACEPARENT, SPAN_KV_TRANSFER, Role
 from ppd.core.records import KvHeld, KvMoved
 from tests.support.otlp import ERROR, OtlpSink
-from tests.unit.sim_server.test_handshake import FOR_P, STORY, content
+from tests.unit.sim_server.conftest import FOR_P, STORY, content
 from workers.reports import REPORTS_SOCKET, unpack
 
 pytestmark = pytest.mark.unit
@@ -17,7 +17,7 @@ PARENT = "b7ad6b7169203331"
 OF_TURN = {KV_REQUEST_ID: "turn-1", KV_TRACEPARENT: f"00-{TRACE}-{PARENT}-01"}
 
 
-class Agent:
+class FakeAgent:
     """The end of the socket at which reports arrive."""
 
     def __init__(self, run_dir):
@@ -43,7 +43,7 @@ def sink():
 async def pair(start, tmp_path, sink, pulls=Role.DECODE):
     """P, D, and the agent of the one that pulls, which alone is traced: they are one process here."""
     run_dir = tmp_path / "run"
-    agent = Agent(run_dir)
+    agent = FakeAgent(run_dir)
     told = {"run_dir": run_dir, "otlp_endpoint": sink.endpoint}
     p = await start(Role.PREFILL, worker_id="p0-1", **(told if pulls is Role.PREFILL else {}))
     d = await start(Role.DECODE, worker_id="d0-1", **(told if pulls is Role.DECODE else {}))

@@ -31,7 +31,7 @@ def test_stuck_is_who_has_requests_and_makes_no_step() -> None:
         assert pulse.stuck_s == stuck_s
 
 
-class Engine:
+class FakeEngine:
     """Answers, or does not."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Engine:
         return METRICS
 
 
-class Bus:
+class FakeBus:
     def __init__(self) -> None:
         self.loads: list[WorkerLoad] = []
 
@@ -62,14 +62,14 @@ class Bus:
         return self.loads[-1]
 
 
-class Receiver:
+class FakeReceiver:
     queued_prefill_tokens = 7
 
 
 @pytest.mark.parametrize("how", ["hangs", "cannot be reached"])
 async def test_reports_go_on_and_tell_of_the_silence(how: str) -> None:
-    engine, bus = Engine(), Bus()
-    reports = LoadReports("default", "d0-1", engine, bus, Receiver(), lambda _: None)  # type: ignore[arg-type]
+    engine, bus = FakeEngine(), FakeBus()
+    reports = LoadReports("default", "d0-1", engine, bus, FakeReceiver(), lambda _: None)  # type: ignore[arg-type]
     task = asyncio.create_task(reports.run())
     assert (await bus.until(silent=False)).running == 2
     if how == "hangs":
