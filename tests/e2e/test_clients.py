@@ -75,6 +75,8 @@ def test_the_page_has_what_people_use() -> None:
         "Many at once",
         "Tools",
         "Completions",
+        "Responses",
+        "The anthropic SDK",
     ]
     assert list(blocks("sh")) == ["Clients", "curl", "vllm bench serve", "aiperf"]
 
