@@ -47,29 +47,39 @@ def measure(policy: Policy, table: Table, cases: list[tuple[Turn, View]], rounds
                 took.append(clock() - start)
     finally:
         gc.enable()
-    took.sort()
-    return {"p50_us": took[len(took) // 2] / 1e3, "p99_us": took[len(took) * 99 // 100] / 1e3}
+    return percentiles(took)
 
 
 def make_cases(n: int = _CASES, seed: int = 1) -> list[tuple[Turn, View]]:
     draw = random.Random(seed)
     cases = []
     for i in range(n):
-        n_ctx = draw.choice((200, 2000, 8000, 30000))
-        turn = Turn(
-            turn=draw.choice((1, 2, 2, 3, 9)),
-            n_in=draw.randint(1, 1500),
-            n_out=draw.randint(1, 1100),
-            n_ctx=n_ctx,
-            qps=draw.uniform(0.1, 25),
-            d_cached=n_ctx,
-            p_cached=n_ctx // 2,
-            draw=draw.random(),
-        )
+        turn = draw_turn(draw)
         cases.append(
             (turn, View(_worker(draw, f"p{i}"), _worker(draw, f"d{i}"), pullback=draw.random() < 0.2))
         )
     return cases
+
+
+def draw_turn(draw: random.Random) -> Turn:
+    """A turn of any kind: contexts of all classes, D and P with their caches."""
+    n_ctx = draw.choice((200, 2000, 8000, 30000))
+    return Turn(
+        turn=draw.choice((1, 2, 2, 3, 9)),
+        n_in=draw.randint(1, 1500),
+        n_out=draw.randint(1, 1100),
+        n_ctx=n_ctx,
+        qps=draw.uniform(0.1, 25),
+        d_cached=n_ctx,
+        p_cached=n_ctx // 2,
+        draw=draw.random(),
+    )
+
+
+def percentiles(took_ns: list[int]) -> dict[str, float]:
+    """p50 and p99 in µs."""
+    took_ns.sort()
+    return {"p50_us": took_ns[len(took_ns) // 2] / 1e3, "p99_us": took_ns[len(took_ns) * 99 // 100] / 1e3}
 
 
 def _worker(draw: random.Random, name: str) -> WorkerView:

@@ -14,6 +14,7 @@ import random
 import time
 from typing import Any
 
+from bench.decide import draw_turn, percentiles
 from controlplane.dialects.body_prefix import Prefixes
 from controlplane.dialects.openai import Chat
 from controlplane.engines.cluster import Cluster
@@ -22,7 +23,6 @@ from controlplane.shared.tables import Tables
 from controlplane.turn.features import Conversation
 from controlplane.turn.route import Router
 from ppd.core import policies, seeds
-from ppd.core.decision import Turn
 from ppd.core.names import Role, WorkerStatus, table_key
 from ppd.core.records import WorkerLoad, WorkerRecord, encode
 from ppd.core.sessions import Mark, Match, Session
@@ -78,17 +78,8 @@ def conversations(known: dict[str, WorkerRecord], draw: random.Random) -> list[C
         session = Session("s")
         session.decode_worker = draw.choice(by_role[Role.DECODE]).worker_id
         session.prefill_worker = draw.choice(by_role[Role.PREFILL]).worker_id
-        n_ctx = draw.choice((200, 2000, 8000, 30000))
-        turn = Turn(
-            turn=draw.choice((1, 2, 2, 3, 9)),
-            n_in=draw.randint(1, 1500),
-            n_out=draw.randint(1, 1100),
-            n_ctx=n_ctx,
-            qps=draw.uniform(0.1, 25),
-            d_cached=n_ctx,
-            p_cached=n_ctx // 2,
-        )
-        match = None if turn.turn == 1 else Match(session, Mark(1, 2, 1, n_ctx, n_ctx), True, 1)
+        turn = draw_turn(draw)
+        match = None if turn.turn == 1 else Match(session, Mark(1, 2, 1, turn.n_ctx, turn.n_ctx), True, 1)
         found.append(Conversation(session if match else None, match, turn, match is None))
     return found
 
@@ -105,8 +96,7 @@ def timed(calls: list[Any], rounds: int) -> dict[str, float]:
                 took.append(time.perf_counter_ns() - begin)
     finally:
         gc.enable()
-    took.sort()
-    return {"p50_us": took[len(took) // 2] / 1e3, "p99_us": took[len(took) * 99 // 100] / 1e3}
+    return percentiles(took)
 
 
 def measure(n: int, rounds: int) -> dict[str, dict[str, float]]:

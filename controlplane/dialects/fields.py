@@ -8,6 +8,7 @@ import xxhash
 
 from controlplane.dialects import body as bodies
 from controlplane.errors import ApiError
+from ppd.core import identity
 from ppd.core.names import H_SESSION
 
 # Fields by which a client could reach into the hand-off or the engines' routing.
@@ -119,3 +120,9 @@ def explain(error: Exception) -> str:
     param = param_of(error)
     what = str(error).split(" - at ")[0]
     return f"{param}: {what}" if param else f"the body is no such request: {what}"
+
+
+def start_of_history(model: str, tools: bytes, cache_salt: str | None, own_id: str) -> int:
+    """The key of the empty history: one rule for all APIs, so that a conversation may move between them.
+    Raises ApiError for a model without a name."""
+    return identity.seed(model_of(model), tools, f"{cache_salt or ''}\n{own_id}")

@@ -17,8 +17,8 @@ from controlplane.dialects.fields import (
     drop_internal,
     explicit_id,
     hold,
-    model_of,
     read,
+    start_of_history,
     usable_kv,
 )
 from controlplane.dialects.sent_text import Choice, kind_of, kind_with
@@ -109,8 +109,7 @@ class Messages(Dialect):
         own_id = explicit_id(headers, None, caller)
         drop_internal(fields)
         messages = history(bytes(parsed.system), bytes(parsed.messages))
-        scope = f"{parsed.cache_salt or ''}\n{own_id}"
-        start = identity.seed(model_of(parsed.model), bytes(parsed.tools), scope)
+        start = start_of_history(parsed.model, bytes(parsed.tools), parsed.cache_salt, own_id)
         return Request(
             dialect=self,
             fields=fields,

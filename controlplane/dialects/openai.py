@@ -16,9 +16,9 @@ from controlplane.dialects.fields import (
     drop_internal,
     explicit_id,
     hold,
-    model_of,
     read,
     scoped,
+    start_of_history,
     usable_kv,
 )
 from controlplane.dialects.openai_stream import DONE, StreamWatch, as_stream, whole_answer
@@ -104,7 +104,7 @@ class OpenAiDialect(Dialect):
         else:
             fields, parsed = read(data, _decoder)
         own_id = explicit_id(headers, parsed.conversation, caller)
-        start = identity.seed(model_of(parsed.model), bytes(parsed.tools), _scope(parsed, own_id))
+        start = start_of_history(parsed.model, bytes(parsed.tools), parsed.cache_salt, own_id)
         if rest is not None and rest.known.keys[0] != start:
             rest = None
             fields, parsed = read(data, _decoder)
@@ -249,10 +249,6 @@ def _read_rest(rest: Rest, data: bytes) -> tuple[Rest | None, bodies.Fields, _Bo
         return None, *read(data, _decoder)
     fields["messages"] = whole
     return rest, fields, parsed
-
-
-def _scope(parsed: _Body, explicit_id: str) -> str:
-    return f"{parsed.cache_salt or ''}\n{explicit_id}"
 
 
 def _messages(parsed: _Body, chat: bool, known: int) -> list[Message]:

@@ -18,9 +18,9 @@ from controlplane.dialects.fields import (
     drop_internal,
     explicit_id,
     hold,
-    model_of,
     read,
     scoped,
+    start_of_history,
     usable_kv,
 )
 from controlplane.dialects.sent_text import Choice, kind_of, kind_with
@@ -118,9 +118,9 @@ class Responses(Dialect):
         own_id = explicit_id(headers, parsed.conversation, caller)
         drop_internal(fields)
         messages = history(parsed.instructions, bytes(parsed.input))
-        scope = f"{parsed.cache_salt or ''}\n{own_id}"
         tools = bytes(fields.get("tools", b""))
-        start = identity.seed(model_of(parsed.model), b"" if tools in _NOTHING else tools, scope)
+        known = b"" if tools in _NOTHING else tools
+        start = start_of_history(parsed.model, known, parsed.cache_salt, own_id)
         return Request(
             dialect=self,
             fields=fields,
