@@ -105,12 +105,14 @@ class Cluster:
         model = self._models.get(worker.record.model)
         if model is None or worker.record.role not in (Role.PREFILL, Role.DECODE):
             return
-        for other in model.kinds(Role.DECODE if worker.record.role is Role.PREFILL else Role.PREFILL):
-            prefill, decode = (worker, other) if worker.record.role is Role.PREFILL else (other, worker)
-            kinds = (worker.record.model, prefill.signature, decode.signature)
-            if not compatible(prefill, decode) and kinds not in self._unlike and len(self._unlike) < 1024:
+        prefills = worker.record.role is Role.PREFILL
+        for signature, other in model.kinds(Role.DECODE if prefills else Role.PREFILL).items():
+            pair = (worker.signature, signature) if prefills else (signature, worker.signature)
+            kinds = (worker.record.model, *pair)
+            if signature != worker.signature and kinds not in self._unlike and len(self._unlike) < 1024:
                 self._unlike.add(kinds)
-                self._log.warning("%s", why_not(prefill.record, decode.record))
+                records = (worker.record, other) if prefills else (other, worker.record)
+                self._log.warning("%s", why_not(*records))
 
     def report(self, load: WorkerLoad, now_s: float) -> None:
         if worker := self.workers.get(load.worker_id) or self._leaving.get(load.worker_id):
@@ -129,17 +131,27 @@ class Cluster:
         return found.placement if found is not None else "0R"
 
     def some(
-        self, roster: Roster[Worker] | None, wanted: Sequence[str], now_s: float, but: frozenset[str]
+        self,
+        roster: Roster[Worker] | None,
+        wanted: Sequence[str],
+        now_s: float,
+        but: frozenset[str],
+        reader: str = "",
     ) -> list[Worker]:
         """A few workers of a roster for one turn, and those that are wanted if they are usable. Those that
-        just failed are left out, unless there are no others."""
+        just failed are left out, unless there are no others. `reader`: the D that has to read their KV."""
         if not roster:
             return []
         found = roster.with_(wanted, CANDIDATES)
-        usable = _usable(found, now_s, but)
-        if len(usable) < len(found) < len(roster) and not any(not each.resting(now_s) for each in usable):
-            usable = _usable(roster.rotated(), now_s, but)
+        usable = self._fit(found, now_s, but, reader)
+        if len(found) < len(roster) and all(each.resting(now_s) for each in usable):
+            usable = self._fit(roster.rotated(), now_s, but, reader)
         return usable
+
+    def _fit(self, workers: list[Worker], now_s: float, but: frozenset[str], reader: str) -> list[Worker]:
+        if reader:
+            workers = [each for each in workers if self.pairs.usable(each.id, reader, now_s)]
+        return _usable(workers, now_s, but)
 
     def ready(self, model: str, role: Role, now_s: float, but: frozenset[str] = frozenset()) -> list[Worker]:
         """All ready workers of a role, rotated so that equals share the load. Those that just failed are

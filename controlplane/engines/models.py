@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from controlplane.engines.worker import Worker
 from ppd.core.names import Role
 from ppd.core.placement import Placement
+from ppd.core.records import WorkerRecord
 from ppd.core.roster import Roster
 
 Signature = tuple[object, ...]
@@ -20,7 +21,7 @@ class ModelWorkers:
         self.ready: dict[Role, Roster[Worker]] = {role: Roster(random.random) for role in Role}
         self.listed: dict[str, Worker] = {}  # in any state
         self.placement = "0R"
-        self._kinds: dict[Role, dict[Signature, Worker]] = {role: {} for role in Role}
+        self._kinds: dict[Role, dict[Signature, WorkerRecord]] = {role: {} for role in Role}
         self._prefills: dict[Signature, Roster[Worker]] = {}  # ready ones, by what they need of a D
 
     @property
@@ -32,12 +33,12 @@ class ModelWorkers:
         """The ready P's from which `decode` can read KV."""
         return self._prefills.get(decode.signature)
 
-    def kinds(self, role: Role) -> list[Worker]:
-        """One worker of each signature in a role, in any state."""
-        return list(self._kinds[role].values())
+    def kinds(self, role: Role) -> dict[Signature, WorkerRecord]:
+        """Each signature that was seen in a role, and the first engine that had it."""
+        return self._kinds[role]
 
     def put(self, worker: Worker) -> None:
-        self._kinds[worker.record.role].setdefault(worker.signature, worker)
+        self._kinds[worker.record.role].setdefault(worker.signature, worker.record)
         self.listed[worker.id] = worker
         if worker.ready:
             self.ready[worker.record.role].put(worker)

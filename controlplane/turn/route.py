@@ -164,12 +164,7 @@ class _Fleet:
         if self._model is None:
             return []
         roster = self._model.prefills_for(self._cluster.workers[decode])
-        found = self._cluster.some(roster, wanted, self._now_s, self._failed)
-        usable = self._cluster.pairs.usable
-        paired = [each for each in found if usable(each.id, decode, self._now_s)]
-        if not paired and roster is not None and len(roster) > len(found):
-            paired = [each for each in roster if usable(each.id, decode, self._now_s)]
-        return self._glances(paired)
+        return self._glances(self._cluster.some(roster, wanted, self._now_s, self._failed, decode))
 
     def view(self, worker: str) -> WorkerView:
         return self._cluster.workers[worker].view(self._now_s, self._router.stale_s)
