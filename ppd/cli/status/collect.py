@@ -99,7 +99,10 @@ def _processes(stack: StackState | None, known: set[str], workers: list[WorkerRe
 async def _workers(endpoints: list[str], namespace: str) -> list[WorkerRecord] | None:
     etcd = Etcd(endpoints)
     try:
-        return await registered(etcd, namespace)
+        found = await registered(etcd, namespace)
+        if found is None:  # etcd may stall for seconds on a busy machine: one late answer is no outage
+            found = await registered(etcd, namespace)
+        return found
     finally:
         await etcd.close()
 

@@ -78,3 +78,17 @@ def test_an_agent_whose_engine_is_gone_is_down() -> None:
     assert (parts["p0"].ok, parts["p0"].detail) == (True, "ready")
     assert (parts["d0"].ok, parts["d0"].detail) == (False, "its engine is down or starts again")
     assert all(part.ok for part in _processes(stack, set(), None)), "etcd cannot be asked: nothing is known"
+
+
+@pytest.mark.parametrize(("late", "up"), [(1, True), (2, False)])
+async def test_an_etcd_that_answers_late_once_is_not_down(
+    late: int, up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[list[WorkerRecord] | None] = [None] * late
+
+    async def registered(*_: object) -> list[WorkerRecord] | None:
+        return answers.pop(0) if answers else []
+
+    monkeypatch.setattr("ppd.cli.status.collect.registered", registered)
+    report = await collect([NOBODY], [f"nats://{NOBODY}"], "default", f"http://{NOBODY}", None)
+    assert next(part.ok for part in report.parts if part.name == "etcd") is up
