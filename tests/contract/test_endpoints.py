@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from tests.support.commands import Running, ran
+from tests.support.processes import commands
 from tests.support.servers import EtcdServer, NatsServer, free_port
 
 pytestmark = pytest.mark.contract
@@ -101,4 +102,4 @@ def test_a_clean_end_warns_of_nothing(
         nats.kill()
     assert "WARNING" not in running.log[before:]
     assert SECRET not in running.log
-    assert SECRET not in str([child.cmdline() for child in children if child.is_running()])
+    assert SECRET not in str(commands(children))

@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.failure_scene import Scene, scene_of, started
 from tests.e2e.local_stack import LocalStack, engines_to_ourselves
+from tests.support.processes import send_signal
 
 
 def _interrupt(*_: object) -> None:
@@ -26,8 +27,7 @@ def running(stack: LocalStack) -> Iterator[LocalStack]:
         finally:
             stack.ppd("down")
             left = stack.processes()
-            for process in left:
-                process.kill()
+            send_signal(left, signal.SIGKILL)
     assert left == []
 
 
@@ -43,8 +43,7 @@ def sim_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     stack = LocalStack(tmp_path_factory.mktemp("sim"))
     yield stack
     stack.ppd("down")
-    for process in stack.processes():
-        process.kill()
+    send_signal(stack.processes(), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")

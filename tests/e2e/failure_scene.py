@@ -17,6 +17,7 @@ from ppd.core.records import WorkerRecord, decode
 from ppd.runtime.etcd import Etcd, EtcdError
 from tests.e2e.failure_load import Load, fault, gauge
 from tests.e2e.local_stack import LocalStack
+from tests.support.processes import commands, send_signal
 
 MODEL = "m"
 ENGINES = {"p0", "p1", "d0", "d1"}
@@ -35,8 +36,7 @@ def started(home: Path, **settings: str) -> Iterator[LocalStack]:
         yield stack
     finally:
         stack.ppd("down")
-        for process in stack.processes():
-            process.kill()
+        send_signal(stack.processes(), signal.SIGKILL)
 
 
 @contextmanager
@@ -72,7 +72,7 @@ class Scene:
 
     def engine_pid(self, name: str) -> int:
         """Of the engine itself, not of its agent."""
-        found = {process.pid: process.cmdline() for process in self.stack.processes()}
+        found = commands(self.stack.processes())
         pids = [
             pid
             for pid, line in found.items()

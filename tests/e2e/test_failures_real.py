@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.e2e.local_stack import LocalStack, engines_to_ourselves, eventually
+from tests.support.processes import send_signal
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -29,14 +30,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
             yield made
         finally:
             made.ppd("down")
-            for process in made.processes():
-                process.kill()
+            send_signal(made.processes(), signal.SIGKILL)
 
 
 def _signal_engine(stack: LocalStack, name: str, number: signal.Signals) -> None:
     """To all that the agent started; the agent itself lives on and starts the engine anew."""
-    for process in psutil.Process(stack.pids()[name]).children(recursive=True):
-        process.send_signal(number)
+    send_signal(psutil.Process(stack.pids()[name]).children(recursive=True), number)
 
 
 def _answer(

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.e2e.local_stack import LocalStack, eventually
+from tests.support.processes import commands
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -50,7 +51,7 @@ def _down(stack: LocalStack) -> set[str]:
 
 
 def _engines(stack: LocalStack) -> set[int]:
-    return {process.pid for process in stack.processes() if "api_server" in " ".join(process.cmdline())}
+    return {pid for pid, line in commands(stack.processes()).items() if "api_server" in " ".join(line)}
 
 
 def _recovers(stack: LocalStack, killed: str, before: dict[str, int]) -> None:

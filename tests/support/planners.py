@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 import nats.errors
 
+from ppd.core import streams
 from ppd.core.names import Reason, Role, Route, WorkerStatus, planner_subject, turns_subject, worker_key
 from ppd.core.records import TurnRecord, WorkerRecord, encode
 from ppd.runtime.bus import Bus
 from ppd.runtime.etcd import Etcd
+from ppd.runtime.streams import ensure
 
 DEADLINE_S = 40.0
 MODEL = "test/model"
@@ -110,6 +112,7 @@ def turn(number: int, **fields: Any) -> TurnRecord:
 
 
 async def record_turns(bus: Bus, namespace: str, records: list[TurnRecord]) -> None:
-    """As a frontend does, with the stream's acknowledgement of each."""
+    """As a frontend does: into a stream that it makes where the leader has not yet, each one acknowledged."""
+    await ensure(bus, streams.turns(namespace))
     for record in records:
         await bus.js.publish(turns_subject(namespace, record.model), encode(record))

@@ -11,6 +11,7 @@ from nats.micro.request import Request
 
 from ppd.core.names import planner_subject
 from tests.contract.controlplane.conftest import Cluster, Stack
+from tests.support.nats_client import settled
 
 pytestmark = pytest.mark.contract
 KEY = {"x-ppd-admin-key": "k"}
@@ -43,7 +44,7 @@ async def test_questions_go_to_the_planner_and_its_refusals_come_back(cluster: C
     for number, verb in enumerate(verbs):
         subject = planner_subject(cluster.namespace, verb)
         await service.add_endpoint(name=f"e{number}", subject=subject, handler=endpoint(verb))
-    await connection.flush()
+    await settled(connection)
     one = {"model": "a/b", "placement": "1P3D"}
     query = "model=a/b&placement=1P3D"
     for method, path, verb, sent in (

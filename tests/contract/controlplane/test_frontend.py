@@ -27,6 +27,7 @@ from ppd.core.records import (
 from ppd.runtime.streams import bucket as open_bucket
 from tests.contract.controlplane.conftest import Cluster, Stack, until
 from tests.support.answers import TEXT
+from tests.support.nats_client import settled
 from tests.support.servers import EtcdServer, NatsServer
 
 pytestmark = pytest.mark.contract
@@ -187,7 +188,7 @@ async def test_first_turns_never_read_from_nats(cluster: Cluster) -> None:
 async def _shared(stack: Stack) -> None:
     """All that was written behind is in the bucket."""
     await until(lambda: not stack.frontend.sharing.pending)
-    await stack.frontend.sharing._bus.nc.flush()
+    await settled(stack.frontend.sharing._bus.nc)
 
 
 async def test_moved_kv_lands_in_the_turns_record(cluster: Cluster) -> None:

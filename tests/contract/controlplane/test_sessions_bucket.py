@@ -11,13 +11,14 @@ from ppd.core.names import Role
 from ppd.runtime.streams import RECREATED, bucket
 from tests.contract.controlplane.conftest import Cluster, Stack, until
 from tests.support.answers import TEXT
+from tests.support.nats_client import settled
 
 pytestmark = pytest.mark.contract
 
 
 async def _written(stack: Stack) -> None:
     await until(lambda: not stack.frontend.sharing.pending)
-    await stack.frontend.sharing._bus.nc.flush()
+    await settled(stack.frontend.sharing._bus.nc)
 
 
 async def _info(cluster: Cluster, stack: Stack) -> Any:

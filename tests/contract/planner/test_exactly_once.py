@@ -55,17 +55,16 @@ async def test_kill_9_of_the_leader_amid_turns_loses_none_and_doubles_none(
             await record_turns(bus, namespace, [turn(sent + n) for n in range(20)])
             sent += 20
 
-    task = asyncio.create_task(record())
-
     async def some_counted() -> Any:
         return (await ask(bus, namespace, "status"))["turns"] >= 200
 
-    await eventually("turns are being counted", some_counted)
-    first.kill()  # with turns fetched and not acknowledged, and others saved and not acknowledged
-    status = await eventually("the second leads within 15 s", leads(bus, namespace, second.pid), 15)
-    assert status["role"] == "leader"
-    recording.set()
-    await task
+    async with asyncio.TaskGroup() as group:  # a record that cannot be sent fails the test
+        group.create_task(record())
+        await eventually("turns are being counted", some_counted)
+        first.kill()  # with turns fetched and not acknowledged, and others saved and not acknowledged
+        status = await eventually("the second leads within 15 s", leads(bus, namespace, second.pid), 15)
+        assert status["role"] == "leader"
+        recording.set()
     await eventually(f"{sent} turns counted once each", counted(bus, namespace, sent), 60)
 
 

@@ -7,6 +7,7 @@ import pytest
 from ppd.core.streams import Stream
 from ppd.runtime.bus import DROPPED, Bus, BusError
 from ppd.runtime.streams import ensure
+from tests.support.nats_client import settled
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.contract
@@ -63,7 +64,7 @@ async def test_many_at_once_arrive_in_order_and_jetstream_drops_what_it_has(nats
         got.append(message.data)
 
     await bus.nc.subscribe(f"{name}.a", cb=on_message)
-    await bus.nc.flush()
+    await settled(bus.nc)
     payloads = [b"", b"\r\nPUB x 1\r\n", *(b"%d" % i * i for i in range(300))]
     assert bus.publish_all((f"{name}.a", data, {"Nats-Msg-Id": f"id-{i}"}) for i, data in enumerate(payloads))
     assert bus.publish_all([(f"{name}.a", b"again", {"Nats-Msg-Id": "id-7"}), (f"{name}.a", b"plain", None)])

@@ -12,6 +12,7 @@ from ppd.core.records import CellRecord, TableSnapshot, decode
 from ppd.core.streams import Stream
 from ppd.runtime.bus import Bus
 from ppd.runtime.streams import RECREATED, TooLargeError, bucket, ensure, value_of
+from tests.support.nats_client import settled
 from tests.support.servers import NatsServer
 
 pytestmark = pytest.mark.contract
@@ -141,7 +142,7 @@ async def test_values_near_the_limit_are_compressed_and_beyond_it_refused_with_r
         got.append(message.data)  # type: ignore[attr-defined]
 
     await bus.nc.subscribe("x", cb=on_message)
-    await bus.nc.flush()
+    await settled(bus.nc)
     connections = bus.connections
     assert bus.publish_all([("x", b"1", None), ("x", b"y" * 20_000, None), ("x", b"2", None)])
     async with asyncio.timeout(30):

@@ -11,6 +11,7 @@ import pytest
 
 from ppd.core.records import WorkerRecord
 from tests.support.kv_engines import Agent, registered
+from tests.support.processes import commands
 from tests.support.servers import EtcdServer, NatsServer
 
 DEADLINE_S = 60.0
@@ -33,11 +34,10 @@ class Worker(Agent):
 
     def engine(self) -> psutil.Process:
         """The engine that runs now, as the agent's log tells its port."""
-        found = [
-            p for p in psutil.Process(self.process.pid).children() if "workers.sim.server" in p.cmdline()
-        ]
+        lines = commands(psutil.Process(self.process.pid).children())
+        found = [pid for pid, line in lines.items() if "workers.sim.server" in line]
         assert len(found) == 1, self.log
-        return found[0]
+        return psutil.Process(found[0])
 
     async def record(self, other_than: str = "") -> WorkerRecord:
         """Its record, once it is there and is not that of the incarnation `other_than`."""

@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.workers.conftest import until
 from tests.support.commands import Running, ran
+from tests.support.processes import commands
 from tests.support.servers import EtcdServer, NatsServer, free_port
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(180)]
@@ -40,7 +41,7 @@ async def test_a_worker_with_a_key_serves_those_who_have_it(worker) -> None:
     assert await _get(f"{url}/health") == 200
     assert await _get(f"{url}/metrics") == 200
     tree = psutil.Process(agent.process.pid)
-    assert KEY not in str([process.cmdline() for process in (tree, *tree.children(recursive=True))])
+    assert KEY not in str(commands([tree, *tree.children(recursive=True)]))
     assert KEY not in agent.log + agent.engine_log
     assert "PPD_ENGINE_KEY" not in agent.engine().environ()
 

@@ -13,6 +13,7 @@ from ppd.core.records import TurnRecord, decode
 from tests.e2e.kv.conftest import HOLD_S
 from tests.e2e.kv.frontend import Answer, Frontend, ask
 from tests.support.kv_engines import Pair, metric
+from tests.support.nats_client import settled
 from tests.support.otlp import OtlpSink
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -55,7 +56,7 @@ async def test_a_pull_back_is_taken_and_is_in_the_turns_trace_and_record(
 
     nc = await nats.connect(engines.nats.url)
     await nc.subscribe("ppd.*.turns.>", cb=keep)
-    await nc.flush()
+    await settled(nc)
     first = f"Tell me how bread is made, {'bit by bit' if stream else 'all at once'}, and of what. " * 6
     async with aiohttp.ClientSession() as session:
         answers = await _chat(session, frontend, first, "p-d-pullback", stream)

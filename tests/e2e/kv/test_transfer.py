@@ -8,6 +8,7 @@ import pytest
 from ppd.core.names import SPAN_KV_TRANSFER, kv_held_subject, kv_moved_subject
 from ppd.core.records import KvHeld, KvMoved, decode
 from tests.support.kv_engines import Client, Pair, metric
+from tests.support.nats_client import settled
 from tests.support.otlp import OtlpSink
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -31,7 +32,7 @@ class Reports:
         self._nc = await nats.connect(self._url)
         await self._nc.subscribe(kv_moved_subject(self._namespace, "*"), cb=moved)
         await self._nc.subscribe(kv_held_subject(self._namespace, "*"), cb=held)
-        await self._nc.flush()
+        await settled(self._nc)
         return self
 
     async def __aexit__(self, *_: object) -> None:
