@@ -17,7 +17,7 @@ from pathlib import Path
 import uvloop
 
 from bench.relay import routers
-from bench.relay.load import _Client
+from bench.relay.load import Client
 
 TURNS = (2, 50)
 TARGET = 1.2
@@ -64,7 +64,7 @@ async def serve(port: int, requests: list[bytes]) -> None:
     loop = asyncio.get_running_loop()
 
     async def some(own: list[bytes]) -> None:
-        _, client = await loop.create_connection(_Client, "127.0.0.1", port)
+        _, client = await loop.create_connection(Client, "127.0.0.1", port)
         for each in own:
             if not await client.turn(each):
                 raise RuntimeError("a turn failed")

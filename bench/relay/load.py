@@ -38,7 +38,7 @@ class Result:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-class _Client(asyncio.Protocol):
+class Client(asyncio.Protocol):
     """One connection; a turn ends with the last chunk or the announced length."""
 
     def __init__(self) -> None:
@@ -49,6 +49,9 @@ class _Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+
+    def close(self) -> None:
+        self._transport.close()
 
     async def turn(self, request: bytes) -> bool:
         self._done = asyncio.get_running_loop().create_future()
@@ -93,13 +96,13 @@ async def _drive(port: int, case: Case, turns: int) -> tuple[list[float], int]:
         nonlocal failed
         # Evenly, by the golden ratio, so that the chunks of all streams, too, come evenly.
         await asyncio.sleep(number * _GOLDEN % 1.0 * case.begin_ms / 1e3)
-        _, client = await loop.create_connection(_Client, "127.0.0.1", port)
+        _, client = await loop.create_connection(Client, "127.0.0.1", port)
         for turn in range(turns):
             if await client.turn(_request(case.stream, number * 1_000_003 + turn)):
                 first.append(client.first_s * 1e3)
             else:
                 failed += 1
-        client._transport.close()
+        client.close()
 
     await asyncio.gather(*(one(i) for i in range(case.connections)))
     return first, failed

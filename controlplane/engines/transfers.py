@@ -15,6 +15,7 @@ from ppd.core.sessions import Pullback, Session
 from ppd.runtime.bus import Bus
 
 _MAX_OPEN = 16_384
+_MAX_CLOSED = 4_096  # a report follows the end of its turn within a second; a record has 1 kB
 _MARGIN_S = 5.0  # before its expiry a held KV counts as gone: P has yet to be asked
 _LATE_S = 0.1  # a client that asks on at once may overtake D's report of the turn before
 
@@ -23,9 +24,9 @@ _Holder = tuple[Session, int, str]  # the key that its next turn must extend, an
 V = TypeVar("V")
 
 
-def _put(bounded: OrderedDict[str, V], key: str, value: V) -> None:
+def _put(bounded: OrderedDict[str, V], key: str, value: V, at_most: int = _MAX_OPEN) -> None:
     bounded[key] = value
-    if len(bounded) > _MAX_OPEN:
+    if len(bounded) > at_most:
         bounded.popitem(last=False)
 
 
@@ -101,7 +102,7 @@ class Transfers:
 
     def closed(self, record: TurnRecord) -> None:
         """A report for it may still come."""
-        _put(self._records, record.request_id, record)
+        _put(self._records, record.request_id, record, _MAX_CLOSED)
 
     def expect_hold(self, request_id: str, session: Session, after: int, decode_worker: str) -> None:
         """D was asked to hold this turn's KV for the session's next turn."""

@@ -1,8 +1,11 @@
 """What the engines report of KV, matched with turns: bytes and seconds, and parameters for a pull-back."""
 
 import asyncio
+import gc
 import logging
+import weakref
 
+import msgspec
 import pytest
 
 from controlplane.engines.transfers import Transfers
@@ -108,3 +111,17 @@ def test_held_kv_of_another_incarnation_is_not_kept(transfers: Transfers) -> Non
     transfers.expect_hold("r", session, AFTER, "d0-1")
     transfers.on_held(_held("d0-2"), 100.0)
     assert session.pullback is None
+
+
+def test_closed_turns_whose_report_never_comes_are_let_go(transfers: Transfers) -> None:
+    class Record(TurnRecord, weakref=True):
+        pass
+
+    given = []
+    for number in range(10_000):
+        record = Record(**{**msgspec.structs.asdict(_record()), "request_id": f"r{number}"})
+        given.append(weakref.ref(record))
+        transfers.closed(record)
+    del record
+    gc.collect()
+    assert sum(each() is not None for each in given) == 4_096
