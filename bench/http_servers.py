@@ -57,16 +57,16 @@ class Answers:
         return None
 
     async def __call__(self, exchange: Any) -> None:
-        await exchange.whole()
-        if b'"stream":true' not in exchange.body:
-            exchange.answer(200, _HEADERS, _WHOLE)
+        await exchange.request.whole()
+        if b'"stream":true' not in exchange.request.body:
+            exchange.response.send(200, _HEADERS, _WHOLE)
             return
-        exchange.start(200, _HEADERS)
+        exchange.response.start(200, _HEADERS)
         for _ in range(CHUNKS):
-            if not exchange.push(_EVENT):
+            if not exchange.response.push(_EVENT):
                 await exchange.drained()
             await asyncio.sleep(GAP_S)
-        exchange.end()
+        exchange.response.end()
 
     def lost(self, exchange: Any) -> None: ...
 

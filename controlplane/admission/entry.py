@@ -49,23 +49,27 @@ class Entry:
 
     def judge(self, exchange: Exchange) -> ApiError | None:
         """Give the request its ids and find its API key; without a key it is refused at once."""
-        visit = exchange.visit = Visit(exchange.headers)
-        exchange.common = [(_REQUEST_ID, visit.shown_id), (_TRACE_ID, visit.trace_id.encode())]
+        request = exchange.request
+        visit = exchange.visit = Visit(request.headers)
+        common = exchange.response.common = [
+            (_REQUEST_ID, visit.shown_id),
+            (_TRACE_ID, visit.trace_id.encode()),
+        ]
         if self._cors is not None:
-            exchange.common += self._cors.headers(exchange.headers)
-            if self._cors.asks(exchange):
+            common += self._cors.headers(request)
+            if self._cors.is_preflight(request):
                 return None
-        if self._access.open or unguarded(exchange.path):
+        if self._access.open or unguarded(request.path):
             return None
         try:
-            visit.key = self._access.who(exchange.headers)
+            visit.key = self._access.who(request.headers)
         except ApiError as error:
             return error
         return None
 
     def preflight(self, exchange: Exchange) -> bool:
         """Whether this was a browser's CORS preflight, which is answered now."""
-        if self._cors is None or not self._cors.asks(exchange):
+        if self._cors is None or not self._cors.is_preflight(exchange.request):
             return False
         self._cors.answer(exchange)
         return True
@@ -76,7 +80,7 @@ class Entry:
         Raises ApiError (429).
         """
         key: ApiKey | None = exchange.visit.key
-        if key is None or exchange.method != "POST":
+        if key is None or exchange.request.method != "POST":
             return None
         self._access.enter(key)
         return key
@@ -99,24 +103,25 @@ def unguarded(path: str) -> bool:
 def traced(exchange: Exchange, trace_id: str) -> None:
     """Put the id of the request's trace into the answer's headers and the access log."""
     exchange.visit.trace_id = trace_id
-    exchange.common[1] = (_TRACE_ID, trace_id.encode())
+    exchange.response.common[1] = (_TRACE_ID, trace_id.encode())
 
 
 def _line(exchange: Exchange) -> dict[str, Any]:
     visit: Visit = exchange.visit
-    told = dict(exchange.answered)
+    request, response = exchange.request, exchange.response
+    answered = dict(response.headers)
     peer = exchange.peer
     return {
         "unix_s": round(time.time(), 3),
         "pid": os.getpid(),
-        "method": exchange.method,
-        "path": exchange.path[:256],
-        "status": exchange.status or 499,  # it hung up before there was an answer
+        "method": request.method,
+        "path": request.path[:256],
+        "status": response.status or 499,  # the client hung up before there was an answer
         "ms": round((time.monotonic() - visit.started_s) * 1e3, 2),
         "client": peer[0] if peer else "",
         "key": visit.key.name if visit.key else "",
-        "route": told.get(H_ROUTE.encode(), b"").decode(),
-        "reason": told.get(H_REASON.encode(), b"").decode(),
+        "route": answered.get(H_ROUTE.encode(), b"").decode(),
+        "reason": answered.get(H_REASON.encode(), b"").decode(),
         "request_id": visit.shown_id.decode(),
         "trace_id": visit.trace_id,
     }

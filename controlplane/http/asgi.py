@@ -1,4 +1,4 @@
-"""An ASGI application behind the server: asked as soon as the head is there, it gets the body whole."""
+"""An ASGI application behind the server, which calls it as soon as the head is there."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,13 +11,13 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class Asgi:
-    """Serves exchanges by an ASGI application."""
+    """Serves exchanges by an ASGI application, which gets each body in one piece."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     def judge(self, exchange: Exchange) -> ApiError | None:
-        exchange.eager = True
+        exchange.request.eager = True
         return None
 
     def lost(self, exchange: Exchange) -> None:
@@ -29,41 +29,44 @@ class Asgi:
 
 
 def _scope(exchange: Exchange) -> dict[str, Any]:
+    request = exchange.request
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
-        "method": "GET" if exchange.method == "HEAD" else exchange.method,  # the server sends no body for it
+        "method": "GET" if request.method == "HEAD" else request.method,  # the server leaves the body out
         "scheme": "https" if exchange.secure else "http",
-        "path": exchange.path,
-        "raw_path": exchange.raw_path,
-        "query_string": exchange.query,
+        "path": request.path,
+        "raw_path": request.raw_path,
+        "query_string": request.query,
         "root_path": "",
-        "headers": exchange.raw_headers,
+        "headers": request.raw_headers,
         "client": exchange.peer,
         "server": None,
     }
 
 
 class _Bridge:
-    """One exchange as ASGI sees it."""
+    """ASGI's `receive` and `send` of one exchange."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._asked = self._told = False
+        self._waited = False  # for the request to arrive
+        self._delivered = False  # the body, to the application
         self._gone: asyncio.Future[None] | None = None
-        self._start: Any = None
+        self._start: Any = None  # the message with the head, until the first bytes of the body
 
     async def receive(self) -> Any:
-        if not self._asked:
-            self._asked = True
-            await self._exchange.whole()
-        if not self._told and self._exchange.arrived:
-            self._told = True
-            return {"type": "http.request", "body": self._exchange.body, "more_body": False}
-        if not (self._exchange.gone or self._exchange.finished):
+        exchange = self._exchange
+        if not self._waited:
+            self._waited = True
+            await exchange.request.whole()
+        if not self._delivered and exchange.request.arrived:
+            self._delivered = True
+            return {"type": "http.request", "body": exchange.request.body, "more_body": False}
+        if not (exchange.gone or exchange.response.finished):
             self._gone = asyncio.get_running_loop().create_future()
-            self._exchange.on_gone = self._hung_up
+            exchange.on_gone = self._hung_up
             await self._gone
         return {"type": "http.disconnect"}
 
@@ -72,7 +75,7 @@ class _Bridge:
             self._gone.set_result(None)
 
     async def send(self, message: Any) -> None:
-        exchange = self._exchange
+        response = self._exchange.response
         if message["type"] == "http.response.start":
             self._start = message
             return
@@ -82,10 +85,10 @@ class _Bridge:
             headers = [header for header in start["headers"] if header[0] != b"content-length"]
             lengths = [int(value) for name, value in start["headers"] if name == b"content-length"]
             if not more:
-                exchange.answer(start["status"], headers, data)
+                response.send(start["status"], headers, data)
                 return
-            exchange.start(start["status"], headers, lengths[0] if lengths else None)
+            response.start(start["status"], headers, lengths[0] if lengths else None)
         if not more:
-            exchange.end(data)
-        elif data and not exchange.push(data):
-            await exchange.drained()
+            response.end(data)
+        elif data and not response.push(data):
+            await self._exchange.drained()

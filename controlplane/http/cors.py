@@ -1,17 +1,18 @@
-"""Pages of other origins: which may call, and what they may see."""
+"""Cross-origin requests (CORS): which pages may call, and which headers they may read."""
 
-from controlplane.http.exchange import Exchange, Headers
+from controlplane.http.exchange import Exchange
+from controlplane.http.http_request import Headers, HttpRequest
 from ppd.core.names import H_DECODE, H_PREFILL, H_REASON, H_REQUEST_ID, H_ROUTE, H_TRACE_ID
 
 _EXPOSED = ", ".join(
     (H_ROUTE, H_REASON, H_PREFILL, H_DECODE, H_REQUEST_ID, H_TRACE_ID, "retry-after")
 ).encode()
 _METHODS = b"GET, POST"
-_KEEP_S = b"600"
+_MAX_AGE_S = b"600"
 
 
 class Cors:
-    """The origins that an operator named; `*` is everybody."""
+    """The origins that the operator allows; `*` allows all."""
 
     def __init__(self, origins: list[str]) -> None:
         self._origins = {origin.encode("latin-1", "replace") for origin in origins}
@@ -20,10 +21,10 @@ class Cors:
     def _allows(self, origin: bytes) -> bool:
         return bool(origin) and (self._all or origin in self._origins)
 
-    def headers(self, asked: dict[bytes, bytes]) -> Headers:
-        """For any answer."""
+    def headers(self, request: HttpRequest) -> Headers:
+        """CORS headers of the answer to any request."""
         vary = [] if self._all else [(b"vary", b"Origin")]
-        origin = asked.get(b"origin", b"")
+        origin = request.headers.get(b"origin", b"")
         if not self._allows(origin):
             return vary
         return [
@@ -32,23 +33,23 @@ class Cors:
             *vary,
         ]
 
-    def asks(self, exchange: Exchange) -> bool:
-        """Whether a browser asks before a page's request."""
-        headers = exchange.headers
+    def is_preflight(self, request: HttpRequest) -> bool:
+        """Whether a browser asks if a page may send its request."""
+        headers = request.headers
         return (
-            exchange.method == "OPTIONS"
+            request.method == "OPTIONS"
             and b"origin" in headers
             and b"access-control-request-method" in headers
         )
 
     def answer(self, exchange: Exchange) -> None:
-        """What such a question gets."""
-        headers = exchange.headers
+        """Answer a preflight request."""
+        headers, response = exchange.request.headers, exchange.response
         method = headers[b"access-control-request-method"]
         if not self._allows(headers[b"origin"]) or method not in _METHODS.split(b", "):
-            exchange.answer(400, [(b"content-type", b"text/plain")], b"this origin or method may not call")
+            response.send(400, [(b"content-type", b"text/plain")], b"this origin or method may not call")
             return
-        allowed = [(b"access-control-allow-methods", _METHODS), (b"access-control-max-age", _KEEP_S)]
+        allowed = [(b"access-control-allow-methods", _METHODS), (b"access-control-max-age", _MAX_AGE_S)]
         if wished := headers.get(b"access-control-request-headers"):
             allowed.append((b"access-control-allow-headers", wished))
-        exchange.answer(200, allowed, b"")
+        response.send(200, allowed, b"")

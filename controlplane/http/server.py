@@ -5,9 +5,9 @@ import logging
 import socket
 import ssl
 
+from controlplane.http.client_connection import ClientConnection
 from controlplane.http.context import Application, Limits, OpenConnection
 from controlplane.http.exchange import Exchange
-from controlplane.http.protocol import Protocol
 
 _SWEEP_S = 0.5
 _FLUSH_S = 1.0  # how long clients may take to read the error that ends their answer
@@ -46,7 +46,7 @@ class Server:
         loop = asyncio.get_running_loop()
         listening = [
             await loop.create_server(
-                lambda: Protocol(self, loop),
+                lambda: ClientConnection(self, loop),
                 sock=each,
                 ssl=self._tls,
                 backlog=self._backlog,
@@ -71,7 +71,7 @@ class Server:
         self._stop.set()
 
     def failed(self, exchange: Exchange, error: Exception) -> None:
-        self._log.error("%s %s", exchange.method, exchange.path[:200], exc_info=error)
+        self._log.error("%s %s", exchange.request.method, exchange.request.path[:200], exc_info=error)
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

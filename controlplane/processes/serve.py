@@ -11,8 +11,8 @@ import uvloop
 from controlplane.admission.quotas import Quota
 from controlplane.app import Frontend
 from controlplane.http import server
+from controlplane.http.client_connection import REFUSED_SHARE
 from controlplane.http.context import Limits
-from controlplane.http.protocol import TOLD_SHARE
 from controlplane.processes.parent import Sibling
 from controlplane.settings import FrontendSettings
 from controlplane.shared.siblings import Siblings
@@ -83,7 +83,7 @@ def limits_of(settings: FrontendSettings) -> Limits:
 
 def files_wanted(connections: int, max_running: int) -> int:
     """How many files a process has open when it serves all connections that it may have."""
-    beyond = connections // TOLD_SHARE
+    beyond = connections // REFUSED_SHARE
     to_engines = 2 * max_running  # that of the hop before may still be kept
     return connections + beyond + to_engines + _OTHER_FILES
 
@@ -94,7 +94,7 @@ def _reachable(limits: Limits, max_running: int, log: logging.Logger) -> Limits:
     to_engines = 2 * max_running
     files = open_files.allow(files_wanted(limits.connections, max_running))
     left = files - min(to_engines, files * 2 // 3) - min(_OTHER_FILES, files // 8)
-    connections = max(1, left - left // TOLD_SHARE)
+    connections = max(1, left - left // REFUSED_SHARE)
     if connections >= limits.connections:
         return limits
     log.warning("no more than %d connections: this process may open %d files (ulimit -n)", connections, files)

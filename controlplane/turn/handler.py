@@ -59,9 +59,10 @@ class TurnHandler:
     def read(self, state: RequestState, target: Target) -> Request:
         """Parse the request. Raises ApiError."""
         client, dialect = state.client, target.endpoint.dialect
+        sent = client.request
         key: ApiKey | None = client.visit.key
         caller = key.name if key is not None else ""
-        request = state.request = dialect.parse(client.body, client.headers, self._prefixes, caller)
+        request = state.request = dialect.parse(sent.body, sent.headers, self._prefixes, caller)
         if key is not None and key.max_tokens:
             dialect.hold_to(request, key.max_tokens)
         if target.response_id:
@@ -74,8 +75,8 @@ class TurnHandler:
 
     def _force(self, client: Exchange) -> Route | None:
         """An operator's word, with the admin key, on one turn's path; from anybody else it is nothing."""
-        wish = client.headers.get(_FORCE)
-        if wish is None or not is_admin(client.headers, self._settings.admin_key):
+        wish = client.request.headers.get(_FORCE)
+        if wish is None or not is_admin(client.request.headers, self._settings.admin_key):
             return None
         try:
             return Route(wish.decode("latin-1"))
@@ -87,7 +88,7 @@ class TurnHandler:
         key: ApiKey | None = client.visit.key
         if key is not None and key.slo:
             return key.slo
-        told = client.headers.get(_SLO)
+        told = client.request.headers.get(_SLO)
         if not told:
             return self._settings.slo
         asked = told.decode("latin-1")
@@ -141,7 +142,7 @@ class TurnHandler:
                 failed |= {error.worker.id}
                 if self._crashes_on(turn, error) or not await self._can_go_on(turn, failed):
                     raise ApiError(502, "the engine failed in the middle of the answer") from error
-                if turn.client.finished:
+                if turn.client.response.finished:
                     return
 
     @staticmethod
@@ -199,7 +200,7 @@ class TurnHandler:
         dialect = turn.asked.dialect
         if watch.sent.finished and (last := dialect.last_event()) is not None:
             turn.seen(watch.seen, self._loop.time())
-            turn.client.end(last)
+            turn.client.response.end(last)
             return True
         if not await self._count_sent(turn, failed):
             return False

@@ -90,7 +90,7 @@ class Ledger:
         record = TurnRecord(
             request_id=turn.request_id,
             client_request_id=turn.arrival.client_request_id,
-            endpoint=turn.client.path,
+            endpoint=turn.client.request.path,
             ended_unix_s=time.time(),
             model=model,
             asked_model="" if asked == model else asked,

@@ -13,7 +13,7 @@ from controlplane.dialects.base import Prefilled, Seen
 from controlplane.engines.connection import Connection, UpstreamError
 from controlplane.engines.transfers import Transfers
 from controlplane.engines.worker import Reservation, Worker
-from controlplane.http.exchange import Headers
+from controlplane.http.http_request import Headers
 from controlplane.settings import FrontendSettings
 from controlplane.telemetry import metrics
 from controlplane.turn import handoff
@@ -201,11 +201,11 @@ class Legs:
             watch = turn.watch = dialect.watch(turn.request, turn.reported_cached)
             self._note_response(turn, dialect.response_id(data), worker)
             turn.first_token(self._loop.time())
-            client.start(200, [*_STREAM_HEADERS, *turn.headers()])
+            client.response.start(200, [*_STREAM_HEADERS, *turn.headers()])
         else:
             watch.resume(turn.reported_cached)
 
-        filtered, push = watch.feed, client.push
+        filtered, push = watch.feed, client.response.push
 
         def feed(data: bytes) -> bool:
             out = filtered(data)
@@ -233,7 +233,7 @@ class Legs:
             if last:
                 push(last)
             raise StreamBrokenError(worker, "truncated")
-        client.end(last + rest)
+        client.response.end(last + rest)
 
     async def _relay_whole(self, turn: TurnState, worker: Worker, connection: Connection) -> None:
         seen = Seen()
@@ -246,7 +246,7 @@ class Legs:
             raise EngineFailedError(worker, "protocol", f"its answer is no such JSON: {error}") from None
         self._note_response(turn, seen.response_id, worker)
         turn.seen_whole(seen, self._loop.time())
-        turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
+        turn.client.response.send(200, [*_JSON_HEADERS, *turn.headers()], clean)
 
     def _note_response(self, turn: TurnState, response_id: str, worker: Worker) -> None:
         if response_id and turn.request.keeps:
@@ -263,16 +263,16 @@ class Legs:
         if turn.watch is not None:  # of a stream that moved here
             turn.seen(seen, now_s)
             turn.watch.resume(None)
-            turn.client.end(turn.watch.feed(dialect.as_stream(clean, turn.request)))
+            turn.client.response.end(turn.watch.feed(dialect.as_stream(clean, turn.request)))
             return
         if not turn.request.stream:
             turn.seen_whole(seen, now_s)
-            turn.client.answer(200, [*_JSON_HEADERS, *turn.headers()], clean)
+            turn.client.response.send(200, [*_JSON_HEADERS, *turn.headers()], clean)
             return
         turn.first_token(now_s)
         turn.seen(seen, now_s)
-        turn.client.start(200, [*_STREAM_HEADERS, *turn.headers()])
-        turn.client.end(dialect.as_stream(clean, turn.request))
+        turn.client.response.start(200, [*_STREAM_HEADERS, *turn.headers()])
+        turn.client.response.end(dialect.as_stream(clean, turn.request))
 
 
 def _raise_first_error(worker: Worker, found: tuple[bytes, Any] | None) -> None:

@@ -50,10 +50,11 @@ class Lifecycle:
         error = self._entry.judge(exchange)
         if error is not None:
             return error
-        exchange.visit.target = find(exchange.method, exchange.path, exchange.query)
+        request = exchange.request
+        exchange.visit.target = find(request.method, request.path, request.query)
         if exchange.visit.target is None:
             return self._surface.judge(exchange)
-        if exchange.headers.get(b"content-encoding", b"identity") != b"identity":
+        if request.headers.get(b"content-encoding", b"identity") != b"identity":
             return ApiError(415, "compressed request bodies are not supported")
         return None
 
@@ -69,12 +70,12 @@ class Lifecycle:
         state = RequestState(exchange, target, self._spans(exchange, target), self._clock())
         key = None
         try:
-            if exchange.refusal is not None:
-                raise exchange.refusal
+            if exchange.request.refusal is not None:
+                raise exchange.request.refusal
             key = self._entry.enter(exchange)
             if target is None:
                 await self._surface(exchange)
-                state.status = exchange.status or 499
+                state.status = exchange.response.status or 499
             else:
                 await self._relay(state, target)
         except ApiError as error:
@@ -88,7 +89,8 @@ class Lifecycle:
                 self._fail(state, ApiError(503, STOPPING, retry_after_s=1), "shutdown")
                 raise
         except Exception:
-            self._log.exception("%s %s: %s", exchange.method, exchange.path[:200], state.request_id)
+            request = exchange.request
+            self._log.exception("%s %s: %s", request.method, request.path[:200], state.request_id)
             self._fail(state, ApiError(500, "internal error"))
         finally:
             exchange.unwatch()
@@ -101,12 +103,13 @@ class Lifecycle:
 
     def _spans(self, exchange: Exchange, target: Target | None) -> Spans:
         """Every request has a server span but those of health checks, scrapes and operators' pages."""
-        if target is None and unguarded(exchange.path):
-            return Spans(None, exchange.headers, "")
-        name = exchange.method if target is None else f"{exchange.method} {target.endpoint.path}"
+        request = exchange.request
+        if target is None and unguarded(request.path):
+            return Spans(None, request.headers, "")
+        name = request.method if target is None else f"{request.method} {target.endpoint.path}"
         visit = exchange.visit
         ids = {"ppd.request_id": visit.request_id, "ppd.client_request_id": visit.client_id}
-        spans = Spans(self.tracer, exchange.headers, name, ids)
+        spans = Spans(self.tracer, request.headers, name, ids)
         if trace_id := spans.trace_id:
             traced(exchange, trace_id)
         return spans
@@ -138,4 +141,4 @@ class Lifecycle:
     @staticmethod
     def _fail(state: RequestState, error: ApiError, error_type: str = "") -> None:
         state.failed(error, error_type)
-        state.client.fail(error, state.headers(), shape_of(state.client.path))
+        state.client.response.fail(error, state.headers(), shape_of(state.client.request.path))

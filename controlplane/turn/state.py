@@ -12,7 +12,8 @@ from controlplane.dialects.base import Prefilled, Request, Seen, Usage, Watch
 from controlplane.dialects.endpoints import Target
 from controlplane.engines.worker import Worker
 from controlplane.errors import ApiError
-from controlplane.http.exchange import Exchange, Headers
+from controlplane.http.exchange import Exchange
+from controlplane.http.http_request import Headers
 from controlplane.telemetry.spans import Spans
 from controlplane.turn.features import Conversation
 from controlplane.turn.route import Plan

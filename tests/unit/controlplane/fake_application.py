@@ -25,20 +25,20 @@ class FakeApplication:
     async def __call__(self, exchange: Exchange) -> None:
         self.seen.append(exchange)
         exchange.watch()
-        if exchange.refusal is not None:
-            exchange.fail(exchange.refusal, [])
+        if exchange.request.refusal is not None:
+            exchange.response.fail(exchange.request.refusal, [])
             return
         await self.go.wait()
-        if exchange.path == "/break":
+        if exchange.request.path == "/break":
             raise RuntimeError("as the test wants it")
-        if exchange.path == "/stream":
-            exchange.start(200, [(b"x-a", b"b")])
-            exchange.push(b"one")
+        if exchange.request.path == "/stream":
+            exchange.response.start(200, [(b"x-a", b"b")])
+            exchange.response.push(b"one")
             await asyncio.sleep(0)
-            exchange.push(b"two")
-            exchange.end(b"end")
+            exchange.response.push(b"two")
+            exchange.response.end(b"end")
         else:
-            exchange.answer(200, [], exchange.body)
+            exchange.response.send(200, [], exchange.request.body)
 
 
 class Served:

@@ -125,7 +125,7 @@ async def test_a_client_that_holds_its_stream_up_tells_no_tpot(stack: Stack) -> 
 
 
 def _lags(stack: Stack) -> bool:
-    return any(connection.write_paused for connection in stack.server.connections)
+    return any(each._flow.write_paused for each in stack.server.connections)
 
 
 # --- the frontend's own queue ---

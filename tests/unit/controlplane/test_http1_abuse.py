@@ -22,7 +22,7 @@ class FakeLargeAnswers(FakeApplication):
 
     async def __call__(self, exchange: Exchange) -> None:
         self.seen.append(exchange)
-        exchange.answer(200, [], BIG)
+        exchange.response.send(200, [], BIG)
 
 
 def answers(data: bytes) -> list[bytes]:
@@ -140,7 +140,7 @@ async def test_trailers_are_bounded_and_are_no_headers(endless: bytes) -> None:
         data = await served.talk(chunked + b"x-ppd-admin-key: k\r\n\r\n" + GET % b"" + b"GARBAGE\r\n\r\n")
         assert [each[:6] for each in answers(data)[:2]] == [b"200 ok", b"200 "]
         for seen in served.application.seen:
-            assert [name for name, _ in seen.raw_headers if name.startswith(b"x-")] == []
+            assert [name for name, _ in seen.request.raw_headers if name.startswith(b"x-")] == []
         data = await served.talk(chunked, *[endless] * 12)
         assert data.startswith(b"HTTP/1.1 413 ")
 
