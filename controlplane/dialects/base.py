@@ -102,13 +102,27 @@ class Request(msgspec.Struct, kw_only=True):
     def __post_init__(self) -> None:
         self.base = self.base or self.model
 
+    @property
+    def generating(self) -> "Generating":
+        """The dialect of a turn. Raises TypeError where no token is made."""
+        if not isinstance(self.dialect, Generating):
+            raise TypeError(f"{self.dialect.operation} generates nothing")
+        return self.dialect
+
+    @property
+    def streaming(self) -> "Streaming":
+        """The dialect of an answer that is streamed. Raises TypeError where there is no such answer."""
+        if not isinstance(self.dialect, Streaming):
+            raise TypeError(f"{self.dialect.operation} has no streams")
+        return self.dialect
+
 
 class Dialect(ABC):
     """One endpoint's API."""
 
     operation: str  # OpenTelemetry's gen_ai.operation.name
     errors: ErrorShape = OPENAI
-    generates = True  # it is a turn: the model makes tokens
+    generates = False  # True: it is a turn, the model makes tokens
     # An engine's 404 is about what the client asked for, not about the engine: no other one is tried.
     not_found_is_final = False
 
@@ -130,27 +144,13 @@ class Dialect(ABC):
         """An answer that is not streamed as the client gets it; fills `seen`. `cached_tokens`: what usage
         reports as cached; None = the engine's own figure. Raises msgspec.DecodeError."""
 
-    # --- of endpoints that generate tokens ---
 
-    def one_token(self, fields: Fields) -> None:
-        """Make a request one for P: a single token, not streamed."""
-        raise NotImplementedError
+class Streaming(Dialect):
+    """An API whose answers may come as a stream."""
 
-    def for_decode(self, request: Request) -> Fields:
-        """What D's request says beside the client's fields, so that it reports its usage. Raises ApiError."""
-        return {}
-
-    def prefilled(self, body: bytes) -> Prefilled:
-        """Read P's answer. Raises msgspec.DecodeError."""
-        raise NotImplementedError
-
+    @abstractmethod
     def watch(self, request: Request, cached_tokens: int | None) -> Watch:
         """Follow a stream."""
-        raise NotImplementedError
-
-    def as_stream(self, body: bytes, request: Request) -> bytes:
-        """A whole answer, cleaned, as the stream that the client asked for. Raises msgspec.DecodeError."""
-        raise NotImplementedError
 
     def begun(self, data: bytes) -> bool:
         """Whether the first bytes of a stream show that the engine has made a token."""
@@ -160,6 +160,32 @@ class Dialect(ABC):
         """The payload and code of the error that a stream begins with, if it does."""
         return None
 
+    def response_id(self, data: bytes) -> str:
+        """The id by which a client can refer to the response that a stream begins with."""
+        return ""
+
+
+class Generating(Streaming):
+    """An API by which the model makes tokens: its requests are turns, which P and D may share."""
+
+    generates = True
+
+    @abstractmethod
+    def one_token(self, fields: Fields) -> None:
+        """Make a request one for P: a single token, not streamed."""
+
+    @abstractmethod
+    def prefilled(self, body: bytes) -> Prefilled:
+        """Read P's answer. Raises msgspec.DecodeError."""
+
+    @abstractmethod
+    def as_stream(self, body: bytes, request: Request) -> bytes:
+        """A whole answer, cleaned, as the stream that the client asked for. Raises msgspec.DecodeError."""
+
+    def for_decode(self, request: Request) -> Fields:
+        """What D's request says beside the client's fields, so that it reports its usage. Raises ApiError."""
+        return {}
+
     def continuation(self, request: Request, sent: Sent) -> Request | None:
         """The request by which another engine continues a stream after `sent`; None where there is none."""
         return None
@@ -167,7 +193,3 @@ class Dialect(ABC):
     def last_event(self) -> bytes | None:
         """What ends a stream of which nothing else is missing; None where that cannot be made up."""
         return None
-
-    def response_id(self, data: bytes) -> str:
-        """The id by which a client can refer to the response that a stream begins with."""
-        return ""

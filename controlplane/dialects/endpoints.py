@@ -13,7 +13,7 @@ from controlplane.dialects.openai import Chat, Completions
 from controlplane.dialects.responses import Responses
 from controlplane.dialects.stored_responses import StoredResponse
 from controlplane.dialects.utilities import Utility
-from controlplane.errors import ANTHROPIC, OPENAI, ErrorShape
+from controlplane.errors import ANTHROPIC, OPENAI, RESPONSES, ErrorShape
 
 _RESPONSE = "/v1/responses/{response_id}"
 _RESPONSE_PATH = re.compile(r"/v1/responses/([A-Za-z0-9_-]{1,160})(/cancel|/input_items)?")
@@ -56,6 +56,7 @@ class Target(NamedTuple):
     stream: bool = False  # as its query says
 
 
+_SHAPES = {"/v1/messages/": ANTHROPIC, "/v1/responses/": RESPONSES}  # of what lies below an endpoint
 _BY_PLACE = {(each.method, each.path): each for each in ENDPOINTS}
 _TARGETS = {place: Target(each, each.path.encode()) for place, each in _BY_PLACE.items()}
 
@@ -80,4 +81,4 @@ def shape_of(path: str) -> ErrorShape:
     endpoint = _BY_PLACE.get(("POST", path))
     if endpoint is not None:
         return endpoint.dialect.errors
-    return ANTHROPIC if path.startswith("/v1/messages/") else OPENAI
+    return next((shape for start, shape in _SHAPES.items() if path.startswith(start)), OPENAI)

@@ -7,7 +7,7 @@ import msgspec
 
 from controlplane.dialects import body as bodies
 from controlplane.dialects import prompt_size
-from controlplane.dialects.base import Dialect, Prefilled, Request, Seen, Usage
+from controlplane.dialects.base import Generating, Prefilled, Request, Seen, Usage
 from controlplane.dialects.body import Fields
 from controlplane.dialects.body_prefix import Prefixes
 from controlplane.dialects.events import EventWatch, event, parts
@@ -95,7 +95,7 @@ _usages = msgspec.json.Decoder(_Usage)
 _events = msgspec.json.Decoder(_Event)
 
 
-class Messages(Dialect):
+class Messages(Generating):
     """`/v1/messages`."""
 
     operation = "chat"

@@ -7,7 +7,7 @@ import msgspec
 
 from controlplane.dialects import body as bodies
 from controlplane.dialects import openai_continue, prompt_size
-from controlplane.dialects.base import Dialect, Prefilled, Request, Seen, Usage
+from controlplane.dialects.base import Generating, Prefilled, Request, Seen, Usage
 from controlplane.dialects.body import Fields
 from controlplane.dialects.body_prefix import Prefixes, Rest
 from controlplane.dialects.fields import (
@@ -90,7 +90,7 @@ class _Answer(msgspec.Struct):
 _answers = msgspec.json.Decoder(_Answer)
 
 
-class OpenAiDialect(Dialect):
+class OpenAiDialect(Generating):
     """What the two endpoints have in common."""
 
     chat: bool

@@ -8,7 +8,7 @@ import msgspec
 
 from controlplane.dialects import body as bodies
 from controlplane.dialects import prompt_size
-from controlplane.dialects.base import Dialect, Prefilled, Request, Seen, Usage
+from controlplane.dialects.base import Generating, Prefilled, Request, Seen, Streaming, Usage
 from controlplane.dialects.body import Fields
 from controlplane.dialects.body_prefix import Prefixes
 from controlplane.dialects.events import EventWatch, event, parts
@@ -104,12 +104,39 @@ _usages = msgspec.json.Decoder(_Usage)
 _events = msgspec.json.Decoder(_Event)
 
 
-class Responses(Dialect):
+class ResponseReader(Streaming):
+    """Responses as engines send them, new ones and stored ones."""
+
+    errors = RESPONSES
+    not_found_is_final = True
+
+    def whole(self, body: bytes, seen: Seen, cached_tokens: int | None) -> bytes:
+        return _cleaned(body, seen, cached_tokens)
+
+    def watch(self, request: Request, cached_tokens: int | None) -> EventWatch:
+        return _Watch(_said, cached_tokens)
+
+    def response_id(self, data: bytes) -> str:
+        found = _RESPONSE_ID.search(data[:4096])
+        return found[1].decode() if found else ""
+
+    def begun(self, data: bytes) -> bool:
+        return any(name not in _EARLY for name in _NAMES.findall(data))
+
+    def first_error(self, data: bytes) -> tuple[bytes, Any] | None:
+        for raw in data.split(b"\n\n"):
+            name, payload = parts(raw)
+            if name in (b"error", b"response.failed"):
+                return payload, None
+            if name not in _EARLY:
+                break
+        return None
+
+
+class Responses(ResponseReader, Generating):
     """`/v1/responses`."""
 
     operation = "chat"
-    errors = RESPONSES
-    not_found_is_final = True
 
     def parse(
         self, data: bytes, headers: Mapping[bytes, bytes], prefixes: Prefixes, caller: str = ""
@@ -153,30 +180,8 @@ class Responses(Dialect):
         ended = answer.status == "completed"
         return Prefilled(body, kv, kv is None and ended, usage.prompt_tokens, usage.cached_tokens)
 
-    def whole(self, body: bytes, seen: Seen, cached_tokens: int | None) -> bytes:
-        return _cleaned(body, seen, cached_tokens)
-
-    def watch(self, request: Request, cached_tokens: int | None) -> EventWatch:
-        return _Watch(_said, cached_tokens)
-
     def as_stream(self, body: bytes, request: Request) -> bytes:
         return as_stream(body)
-
-    def response_id(self, data: bytes) -> str:
-        found = _RESPONSE_ID.search(data[:4096])
-        return found[1].decode() if found else ""
-
-    def begun(self, data: bytes) -> bool:
-        return any(name not in _EARLY for name in _NAMES.findall(data))
-
-    def first_error(self, data: bytes) -> tuple[bytes, Any] | None:
-        for raw in data.split(b"\n\n"):
-            name, payload = parts(raw)
-            if name in (b"error", b"response.failed"):
-                return payload, None
-            if name not in _EARLY:
-                break
-        return None
 
 
 def _one_engine(parsed: _Body) -> bool:

@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from controlplane.dialects.base import Request, Seen
 from controlplane.dialects.body_prefix import Prefixes
 from controlplane.dialects.prompt_size import PromptSize
-from controlplane.dialects.responses import Responses
+from controlplane.dialects.responses import ResponseReader
 
 
-class StoredResponse(Responses):
+class StoredResponse(ResponseReader):
     """One such operation. The engine that keeps the response carries it out, and no token is made."""
-
-    generates = False
 
     def __init__(self, operation: str) -> None:
         self.operation = operation

@@ -28,7 +28,6 @@ _answers = msgspec.json.Decoder(_Answer)
 class Utility(Dialect):
     """One such endpoint; any engine of the model answers it."""
 
-    generates = False
     not_found_is_final = True
 
     def __init__(self, operation: str, errors: ErrorShape = OPENAI) -> None:

@@ -195,9 +195,9 @@ class TurnHandler:
     async def _can_go_on(self, turn: TurnState, failed: frozenset[str]) -> bool:
         """After a stream broke: it had ended but for the last event, or another engine can go on with it."""
         watch = turn.watch
-        if watch is None:
+        if watch is None or not turn.asked.dialect.generates:
             return False
-        dialect = turn.asked.dialect
+        dialect = turn.asked.generating
         if watch.sent.finished and (last := dialect.last_event()) is not None:
             turn.seen(watch.seen, self._loop.time())
             turn.client.response.end(last)

@@ -21,7 +21,7 @@ def prefill_body(
     `pullback`: D's parameters, by which P pulls the conversation's KV before it prefills.
     """
     fields: Fields = dict(request.fields)
-    request.dialect.one_token(fields)
+    request.generating.one_token(fields)
     fields["kv_transfer_params"] = (
         bodies.raw({**pullback, **_about_turn(traceparent, request_id)})
         if pullback
@@ -47,7 +47,9 @@ def decode_body(
 ) -> bytes:
     """What D gets: the client's request, P's parameters with the trace for the connector's span, and the
     wish for usage. `hold`: D shall keep the turn's KV for a pull-back."""
-    fields = request.fields | request.dialect.for_decode(request)
+    fields = dict(request.fields)
+    if request.dialect.generates:
+        fields |= request.generating.for_decode(request)
     if kv is not None:
         about = _about_turn(traceparent, request_id)
         if hold:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from controlplane import errors
-from controlplane.dialects.base import Dialect, Prefilled
+from controlplane.dialects.base import Dialect, Generating, Prefilled
 from controlplane.engines.connection import Connection, UpstreamError
 from controlplane.engines.worker import Worker
 from controlplane.settings import FrontendSettings
@@ -123,7 +123,7 @@ class Engines:
         headers: bytes,
         body: bytes,
         request_id: str,
-        dialect: Dialect,
+        dialect: Generating,
         excuse: Callable[[float], bool] | None = None,
     ) -> Prefilled:
         """The hop through P. Raises EngineFailedError or ApiError."""

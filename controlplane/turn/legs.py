@@ -110,7 +110,7 @@ class Legs:
                         turn.engine_headers(span, "-p"),
                         body,
                         turn.request_id,
-                        turn.request.dialect,
+                        turn.request.generating,
                         self._router.patience(plan, worker, turn.conversation.turn, self._loop.time()),
                     )
                 except EngineFailedError as error:
@@ -182,7 +182,7 @@ class Legs:
         self, turn: TurnState, worker: Worker, connection: Connection, reservation: Reservation
     ) -> None:
         """The head goes out with the first bytes, so that until then the turn can move to another D."""
-        client, dialect = turn.client, turn.request.dialect
+        client, dialect = turn.client, turn.request.streaming
         try:
             data = await connection.read()
             while data and not dialect.begun(data):
@@ -257,7 +257,7 @@ class Legs:
         """P's one token ended the answer: it is the client's, and D is not needed."""
         turn.answered_by_prefill()
         seen = Seen()
-        dialect = turn.request.dialect
+        dialect = turn.request.generating
         clean = dialect.whole(prefilled.body, seen, None)
         now_s = self._loop.time()
         if turn.watch is not None:  # of a stream that moved here

@@ -72,6 +72,19 @@ async def test_it_can_be_streamed() -> None:
         assert "kv_transfer_params" not in text
 
 
+async def test_a_stream_of_it_that_breaks_ends_in_an_error_and_goes_nowhere_else() -> None:
+    async with running(FOUR) as stack:
+        name = await respond(stack, stream=True)
+        others = {each: len(engine.requests) for each, engine in stack.engines.items() if each != name}
+        stack.engines[name].faults.append(Fault("close", after=5))
+        async with stack.http.get(f"{stack.url}/v1/responses/resp_{name}?stream=true") as response:
+            text = await response.text()
+        assert response.status == 200
+        assert "response.completed" not in text
+        assert text.rstrip().rpartition("\n\n")[2].startswith("event: error\n")
+        assert others == {each: len(stack.engines[each].requests) for each in others}
+
+
 @EACH
 async def test_what_nobody_keeps_is_404_without_asking_anybody(method: str, suffix: str) -> None:
     async with running(FOUR) as stack:
