@@ -15,21 +15,16 @@ from controlplane.admission.keys import Access
 from controlplane.admission.quotas import Quota, shared_memory
 from controlplane.api import surface
 from controlplane.api.parts import Parts
-from controlplane.engines.cluster import Cluster
-from controlplane.engines.evidence import ask
-from controlplane.engines.links import Links
-from controlplane.engines.pool import SWEEP_S, Pool
-from controlplane.engines.transfers import Transfers
-from controlplane.engines.worker import Patience
+from controlplane.engines.fleet import Fleet
 from controlplane.http.asgi import Asgi
 from controlplane.http.cors import Cors
 from controlplane.http.exchange import Exchange
 from controlplane.settings import FrontendSettings
 from controlplane.shared.sessions import Sharing
-from controlplane.shared.siblings import Gauges, Siblings
+from controlplane.shared.siblings import Siblings
 from controlplane.shared.tables import Tables
 from controlplane.shared.watches import watch_loads, watch_tables
-from controlplane.telemetry import counts, metrics
+from controlplane.telemetry import counts
 from controlplane.telemetry.access_log import AccessLog
 from controlplane.telemetry.recorder import Recorder
 from controlplane.turn.conversations import History
@@ -41,17 +36,13 @@ from controlplane.turn.lifecycle import Lifecycle
 from controlplane.turn.route import Router
 from controlplane.turn.stored import StoredResponses
 from controlplane.turn.tokens import TokenCounter
+from controlplane.upkeep import Upkeep
 from ppd.core import policies
-from ppd.core.names import Role
-from ppd.core.records import KvMoved, WorkerRecord
+from ppd.core.records import WorkerRecord
 from ppd.core.sessions import SessionStore
 from ppd.runtime.bus import Bus
 from ppd.runtime.etcd import Etcd
-from ppd.runtime.registry import WorkerWatch
 from ppd.runtime.tasks import Supervisor
-
-_GAUGE_ROUNDS = 10  # of the sweep
-_STALL_S = 0.5  # a sweep that is later has nothing to say about the engines
 
 
 class Frontend:
@@ -75,16 +66,12 @@ class Frontend:
         self._loop = asyncio.get_running_loop()
         self.etcd = Etcd(settings.etcd)
         self.bus = Bus(settings.nats, "ppd-frontend", logger)
-        stuck_s = max(settings.suspect_s, settings.idle_s)
-        patience = Patience(settings.suspect_s, stuck_s, settings.load_stale_s)
-        self.cluster = Cluster(self._make_pool, logger, patience, ask)
-        self.watch = WorkerWatch(self.etcd, settings.namespace, self._on_workers, logger)
+        self.fleet = Fleet(settings, self.etcd, self.bus, self._on_new_engine, logger)
+        self.cluster, self.transfers = self.fleet.cluster, self.fleet.transfers
         self.tables = Tables(logger)
         self.sessions = SessionStore(settings.max_sessions, settings.session_ttl_s)
         self.tokens = TokenCounter(logger)
         self.features = FeatureReader(self.sessions, self.tokens)
-        self.transfers = Transfers(self.bus, settings.namespace, self._on_kv_moved, logger)
-        self.links = Links()
         self._sessions_bus = Bus(settings.nats, "ppd-frontend-sessions", logger, echo=False)
         self.sharing = Sharing(
             self._sessions_bus,
@@ -107,7 +94,9 @@ class Frontend:
             settings.policy,
         )
         policy = policies.make(settings.policy)
-        router = self.router = Router(self.cluster, policy, self.tables, self.links, settings.load_stale_s)
+        router = self.router = Router(
+            self.cluster, policy, self.tables, self.fleet.links, settings.load_stale_s
+        )
         engines = Engines(settings, logger)
         self.gate = Gate(settings.max_running, settings.max_queued, settings.queue_s)
         self.stored = StoredResponses(self.sharing, settings.session_ttl_s)
@@ -117,7 +106,7 @@ class Frontend:
         parts = Parts(
             settings,
             self.cluster,
-            self.watch,
+            self.fleet.watch,
             self.bus,
             self.tables,
             self.sessions,
@@ -137,47 +126,18 @@ class Frontend:
             tracer,
             logger,
         )
+        self.upkeep = Upkeep(self.fleet, self.bus, self.sessions, self.stored, self.gate, self._siblings)
         self.judge = self.lifecycle.judge
         self.lost = self.lifecycle.lost
         self._tasks = Supervisor(logger)
-        self._shown_workers: set[tuple[str, str]] = set()
         self._loading: set[asyncio.Task[None]] = set()
 
     def __call__(self, exchange: Exchange) -> Coroutine[Any, Any, None]:
         return self.lifecycle(exchange)
 
-    def _make_pool(self, url: str) -> Pool:
-        return Pool(url, self._settings.connect_s, self._settings.engine_key)
-
-    def _on_workers(self, workers: dict[str, WorkerRecord]) -> None:
-        new = self.cluster.update(workers, self._loop.time())
-        self._show_workers()
-        for record in new:
-            if record.model_path:
-                self._load_tokenizer(record.model, record.model_path)
-
-    def _show_workers(self) -> None:
-        ready = {
-            (model, role.value): len(found.ready[role])
-            for model, found in self.cluster.by_model()
-            for role in Role
-        }
-        for labels in self._shown_workers | ready.keys():
-            metrics.WORKERS.labels(*labels).set(ready.get(labels, 0))
-        self._shown_workers = set(ready)
-
-    def _on_kv_moved(self, moved: KvMoved) -> None:
-        workers = self.cluster.workers
-        source, puller = workers.get(moved.source_worker_id), workers.get(moved.worker_id)
-        if moved.direction != "p-d" or source is None or puller is None:
-            return
-        puller.reports_kv = True
-        if moved.error:
-            if not self.transfers.wanted(moved.request_id, moved.worker_id):
-                return
-            self.cluster.transfer_failed(source, puller, moved.error, self._loop.time())
-        else:
-            self.links.report(moved, puller.record.tensor_parallel)
+    def _on_new_engine(self, record: WorkerRecord) -> None:
+        if record.model_path:
+            self._load_tokenizer(record.model, record.model_path)
 
     def _load_tokenizer(self, model: str, folder: str) -> None:
         task = asyncio.create_task(self.tokens.load(model, folder))
@@ -189,13 +149,13 @@ class Frontend:
         for pair in self._settings.tokenizer:
             model, _, folder = pair.partition("=")
             self._load_tokenizer(model, folder)
-        self._tasks.start("workers", self.watch.run)
+        self._tasks.start("workers", self.fleet.watch.run)
         self._tasks.start("loads", lambda: watch_loads(self.bus, self._settings.namespace, self.cluster))
         self._tasks.start("tables", lambda: watch_tables(self.bus, self._settings.namespace, self.tables))
         self._tasks.start("transfers", self.transfers.run)
         self._tasks.start("sessions", self.sharing.run)
         self._tasks.start("turn records", self.recorder.run)
-        self._tasks.start("sweep", self._sweep)
+        self._tasks.start("upkeep", self.upkeep.run)
         if self._settings.keys is not None:
             self._tasks.start("keys", self.access.run)
         if self._access_log is not None:
@@ -204,35 +164,9 @@ class Frontend:
     async def warm(self, deadline_s: float) -> None:
         """Wait until engines and shared sessions are known, at most `deadline_s`, so that the first clients
         of a process that replaces another one do not get 503."""
-        known = (self.watch.synced.wait(), self.sharing.reached.wait())
+        known = (self.fleet.watch.synced.wait(), self.sharing.reached.wait())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*known), deadline_s)
-
-    async def _sweep(self) -> None:
-        """Deadlines, and, once a second, the gauges that nobody else sets."""
-        rounds, lag_s = 0, 0.0
-        while True:
-            before_s = self._loop.time()
-            await asyncio.sleep(SWEEP_S)
-            now_s = self._loop.time()
-            lag_s = max(lag_s, now_s - before_s - SWEEP_S)
-            if now_s - before_s - SWEEP_S > _STALL_S:
-                self.cluster.put_off(now_s - before_s - SWEEP_S)
-            elif self.cluster.sweep(now_s, self.bus.connected):
-                self._show_workers()
-            gate = self.gate
-            self._siblings.say(Gauges(len(self.sessions), gate.running, gate.queued), now_s)
-            counts.hand_over()  # other processes may be asked for this one's
-            rounds += 1
-            if rounds % _GAUGE_ROUNDS:
-                continue
-            metrics.LOOP_LAG.set(lag_s)
-            lag_s = 0.0
-            self.sessions.expire(now_s)
-            metrics.SESSIONS.set(len(self.sessions))
-            metrics.STORED_RESPONSES.set(len(self.stored))
-            metrics.RUNNING.set(self.gate.running)
-            metrics.QUEUED.set(self.gate.queued)
 
     async def close(self) -> None:
         """Send what is pending, and let go of everything. Bounded."""

@@ -15,7 +15,7 @@ SERVICES = ("controlplane", "planner", "workers", "simulator")
 # The frontend's rooms, from the bottom to the top.
 ROOMS = (
     *("errors", "settings", "http", "telemetry", "engines", "shared", "admission", "dialects", "turn"),
-    *("api", "ui", "app", "processes", "main"),
+    *("upkeep", "api", "ui", "app", "processes", "main"),
 )
 MAX_FILE_BYTES = 16_000
 IMPURE = {

@@ -262,7 +262,7 @@ async def test_etcd_and_nats_outages_stop_no_turn(
         assert (await stack.ask("away 0", TEXT, "more"))[0] == "d-local"
         assert (await stack.ask("unknown", TEXT, "more"))[0] == "p-d"
         assert len(stack.frontend.recorder) == 50
-        await until(lambda: not stack.frontend.watch.connected)
+        await until(lambda: not stack.frontend.fleet.watch.connected)
         async with stack.http.get(stack.url + "/health") as response:
             health = await response.json()
             assert response.status == 200
@@ -270,7 +270,7 @@ async def test_etcd_and_nats_outages_stop_no_turn(
         fresh_etcd.start()
         nats.start()
         await until(lambda: len(stack.frontend.recorder) == 0, 60)
-        await until(lambda: stack.frontend.watch.connected, 60)
+        await until(lambda: stack.frontend.fleet.watch.connected, 60)
         async with stack.http.get(stack.url + "/health") as response:
             health = await response.json()
         assert (health["etcd"], health["nats"]) == ("connected", "connected")

@@ -71,8 +71,10 @@ async def running(placement: dict[str, Role], **options: Any) -> AsyncIterator[S
     engines = {name: await FakeEngine(name).start() for name in placement}
     settings = FrontendSettings(etcd=["127.0.0.1:1"], nats=["nats://127.0.0.1:1"], **options)
     frontend = Frontend(settings, None, logging.getLogger("test"))
-    frontend._on_workers({f"{name}-1": record(engines[name], role, name) for name, role in placement.items()})
-    sweeper = asyncio.create_task(frontend._sweep())
+    frontend.fleet.update(
+        {f"{name}-1": record(engines[name], role, name) for name, role in placement.items()}
+    )
+    sweeper = asyncio.create_task(frontend.upkeep.run())
     server, listener = Server(frontend, 1, limits_of(settings)), bind("127.0.0.1", 0)
     serving = asyncio.create_task(server.serve([listener]))
     await server.started.wait()

@@ -21,7 +21,7 @@ def serve(stack: Stack, **names: dict[str, str]) -> None:
     records = {each.id: each.record for each in stack.frontend.cluster.workers.values()}
     for name, others in names.items():
         records[f"{name}-1"] = replace(records[f"{name}-1"], other_models=others)
-    stack.frontend._on_workers(records)
+    stack.frontend.fleet.update(records)
 
 
 @pytest.fixture

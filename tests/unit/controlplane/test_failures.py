@@ -231,7 +231,7 @@ async def test_a_session_whose_d_is_gone_moves_at_once() -> None:
             for worker in stack.frontend.cluster.workers.values()
             if worker.name != home
         }
-        stack.frontend._on_workers(records)
+        stack.frontend.fleet.update(records)
         assert (await stack.ask("hi", TEXT, "more"))[:2] == ("p-d", "session-moved")
         assert (await stack.ask("hi", TEXT, "more", TEXT, "x"))[0] == "d-local"
 
@@ -245,7 +245,7 @@ async def test_a_restarted_engine_on_the_same_port_is_another_worker(stack: Stac
             "worker_id": "d0-2",
         }
     )
-    stack.frontend._on_workers({"p0-1": workers["p0-1"].record, "d0-2": fresh})
+    stack.frontend.fleet.update({"p0-1": workers["p0-1"].record, "d0-2": fresh})
     assert (await stack.ask("hi", TEXT, "more"))[:2] == ("p-d", "session-moved")
 
 

@@ -23,7 +23,7 @@ def _register(frontend: Frontend, engines: dict, incarnation: int, sizes: dict[s
         )
         for name, role in TWO_P_D.items()
     ]
-    frontend._on_workers({each.worker_id: each for each in records})
+    frontend.fleet.update({each.worker_id: each for each in records})
 
 
 async def test_engines_that_cannot_exchange_kv_are_never_paired() -> None:
@@ -43,7 +43,7 @@ async def test_engines_that_cannot_exchange_kv_are_never_paired() -> None:
 async def test_a_prefill_engine_is_told_of_a_client_that_hung_up(releases: bool) -> None:
     async with running(P_D) as stack:
         p0 = stack.engines["p0"]
-        stack.frontend._on_workers(
+        stack.frontend.fleet.update(
             {f"{n}-1": record(stack.engines[n], role, n, releases=releases) for n, role in P_D.items()}
         )
         p0.faults.append(Fault("stall"))
@@ -63,7 +63,7 @@ async def test_a_prefill_engine_is_told_of_a_client_that_hung_up(releases: bool)
 
 async def test_a_prefill_that_was_used_is_not_released() -> None:
     async with running(P_D) as stack:
-        stack.frontend._on_workers(
+        stack.frontend.fleet.update(
             {f"{n}-1": record(stack.engines[n], role, n, releases=True) for n, role in P_D.items()}
         )
         assert (await stack.ask("hi"))[0] == "p-d"

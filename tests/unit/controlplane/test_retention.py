@@ -79,7 +79,7 @@ async def chats(template: str, thoughts: list[str]) -> AsyncIterator[tuple[Stack
         engine.template = template
         stack.engines |= {"p0": await FakeEngine("p0").start(), "d0": await engine.start()}
         roles = {"p0": Role.PREFILL, "d0": Role.DECODE}
-        stack.frontend._on_workers(
+        stack.frontend.fleet.update(
             {
                 f"{name}-1": record(stack.engines[name], role, name, block_size_tokens=BLOCK)
                 for name, role in roles.items()

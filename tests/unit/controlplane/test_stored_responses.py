@@ -133,7 +133,7 @@ async def test_an_engine_that_is_gone_keeps_nothing() -> None:
             for worker_id, worker in stack.frontend.cluster.workers.items()
             if worker.name != where
         }
-        stack.frontend._on_workers(left)
+        stack.frontend.fleet.update(left)
         assert (await on_it(stack, "GET", f"resp_{where}"))[0] == 404
 
 

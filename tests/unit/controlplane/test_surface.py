@@ -75,7 +75,7 @@ async def test_an_unknown_model_is_404_and_known_ones_are_listed(stack: Stack) -
 
 
 async def test_a_model_that_lost_its_workers_is_503_not_404(stack: Stack) -> None:
-    stack.frontend._on_workers({})
+    stack.frontend.fleet.update({})
     assert (await post(stack, chat()))[0] == 503
     assert (await post(stack, chat(model="nope")))[0] == 404
 

@@ -105,7 +105,7 @@ async def test_who_left_the_registry_does_not_keep_its_streams() -> None:
             stack.engines[other].faults.clear()
             left = {"p0": Role.PREFILL, other: Role.DECODE}
             records = {f"{each}-1": record(stack.engines[each], role, each) for each, role in left.items()}
-            stack.frontend._on_workers(records)
+            stack.frontend.fleet.update(records)
             assert words(events(await response.text())) == TEXT
         async with asyncio.timeout(10):
             while stack.frontend.cluster._leaving:  # noqa: ASYNC110
@@ -119,12 +119,12 @@ async def test_who_left_and_reports_keeps_them_and_may_come_back() -> None:
         worker, records = cluster.workers["d0-1"], {each.id: each.record for each in cluster.workers.values()}
         stack.engines["d0"].faults.append(Fault("stall", after=3))
         async with await stack.chat("hi", stream=True) as response:
-            stack.frontend._on_workers({"p0-1": records["p0-1"]})
+            stack.frontend.fleet.update({"p0-1": records["p0-1"]})
             for _ in range(6):
                 report(stack, "d0")
                 await asyncio.sleep(0.1)
             assert worker.pool.waits_s(asyncio.get_running_loop().time()) > 0.3
-            stack.frontend._on_workers(records)
+            stack.frontend.fleet.update(records)
             assert cluster.workers["d0-1"] is worker
             assert not cluster._leaving
             response.close()
