@@ -7,8 +7,6 @@ import secrets
 import time
 from pathlib import Path
 
-from prometheus_client import Counter
-
 from ppd.runtime.bus import Bus
 from ppd.runtime.registry import Registration
 from ppd.runtime.tasks import backoff_s
@@ -24,8 +22,6 @@ from workers.preflight import obstacle
 from workers.receiver import ReportReceiver
 from workers.service import Service
 from workers.settings import OWN_OUTPUT, WorkerSettings, parse_cores
-
-RESTARTS = Counter("ppd_engine_restarts", "Engines that died or hung and were started again")
 
 _POLL_S = 0.25
 _STABLE_S = 60.0  # an engine that served this long starts again with the first back-off
@@ -89,7 +85,6 @@ class Agent:
                 self._log.error("%s", error)
             if time.monotonic() - began_s > _STABLE_S:
                 waits = backoff_s()
-            RESTARTS.inc()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._draining.wait(), next(waits))
 

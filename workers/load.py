@@ -122,6 +122,7 @@ class LoadReports:
                 self._pulse.answered(sample, _EVERY_S)
                 load = self._meter.report(time.monotonic(), sample, self._reports.queued_prefill_tokens)
                 load.stuck_s = self._pulse.stuck_s
+                load.dropped_reports = self._reports.dropped
                 await self._publish(load)
             await asyncio.sleep(max(0.05, began_s + _EVERY_S - time.monotonic()))
 

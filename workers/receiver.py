@@ -6,15 +6,11 @@ import logging
 import socket
 from pathlib import Path
 
-from prometheus_client import Counter
-
 from ppd.core.names import kv_held_subject, kv_moved_subject
 from ppd.core.records import BadRecordError, KvHeld, KvMoved, encode
 from ppd.runtime.bus import Bus
 from workers.engine.client import EngineError
 from workers.reports import REPORTS_SOCKET, QueuedTokens, unpack
-
-DROPPED = Counter("ppd_kv_reports_dropped", "Reports of the KV connector that were not passed on", ["cause"])
 
 _WAITING = 1000
 
@@ -28,6 +24,7 @@ class ReportReceiver(asyncio.DatagramProtocol):
         self._log = logger
         self._queue: asyncio.Queue[KvMoved | KvHeld] = asyncio.Queue(_WAITING)
         self._transport: asyncio.BaseTransport | None = None
+        self.dropped = 0  # reports that cannot be read, or that come faster than NATS takes them
         self.queued_prefill_tokens: int | None = None  # None until an engine with the connector reported it
 
     async def open(self, run_dir: Path) -> None:
@@ -44,7 +41,7 @@ class ReportReceiver(asyncio.DatagramProtocol):
         try:
             report = unpack(data)
         except BadRecordError as error:
-            DROPPED.labels("bad").inc()
+            self.dropped += 1
             self._log.warning("a report of the connector cannot be read: %s", error)
             return
         if isinstance(report, QueuedTokens):
@@ -53,7 +50,7 @@ class ReportReceiver(asyncio.DatagramProtocol):
         try:
             self._queue.put_nowait(report)
         except asyncio.QueueFull:
-            DROPPED.labels("full").inc()
+            self.dropped += 1
 
     async def run(self) -> None:
         """For a Supervisor: publishes what comes in."""

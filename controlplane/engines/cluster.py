@@ -116,6 +116,9 @@ class Cluster:
 
     def report(self, load: WorkerLoad, now_s: float) -> None:
         if worker := self.workers.get(load.worker_id) or self._leaving.get(load.worker_id):
+            before = worker.last_report
+            if before is not None and load.dropped_reports > before.dropped_reports:
+                metrics.KV_REPORTS_DROPPED.inc(load.dropped_reports - before.dropped_reports)
             worker.report(load, now_s)
 
     def model(self, name: str) -> ModelWorkers | None:

@@ -37,6 +37,9 @@ DECISION = Distribution("ppd_decision_seconds", "Identify, decide and place", bu
 TOKENS = Counter("ppd_tokens", "Tokens by kind: prompt, cached (before the turn), output", ["kind"])
 KV_BYTES = Counter("ppd_kv_bytes", "KV bytes: moved P->D, or saved by serving D-local", ["kind"])
 KV_FAILED = Counter("ppd_kv_failed_transfers", "KV transfers that failed, by direction", ["direction"])
+KV_REPORTS_DROPPED = Counter(
+    "ppd_kv_reports_dropped", "Reports of engines on their KV transfers that agents could not pass on"
+)
 RETRIES = Counter("ppd_retries", "Second tries of a leg, by leg and the first one's failure", ["leg", "kind"])
 PAIRS_ASIDE = Counter("ppd_pairs_set_aside", "Pairs of P and D set aside since KV did not pass")
 NO_KV = Counter("ppd_prefills_without_kv", "P->D turns whose P gave no KV parameters")

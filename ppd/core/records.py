@@ -86,6 +86,7 @@ class WorkerLoad(Record):
     ttft_ms: float = 0.0  # mean over the last ten seconds; 0 = none seen
     tpot_ms: float = 0.0
     preemptions: int = 0  # since the engine's start
+    dropped_reports: int = 0  # of the KV connector, that the agent could not pass on; since the agent's start
     silent_s: float = 0.0  # how long the engine has not answered; the figures above are older
     stuck_s: float = 0.0  # how long it has made no step although requests run
     v: int = 1

@@ -13,11 +13,8 @@ from nats.js.errors import BucketNotFoundError
 from ppd.core import names, streams
 from ppd.core.names import Role, worker_key
 from ppd.core.records import (
-    CellRecord,
-    Estimate,
     KvHeld,
     KvMoved,
-    PathEstimate,
     TableSnapshot,
     TurnRecord,
     WorkerLoad,
@@ -26,6 +23,7 @@ from ppd.core.records import (
 )
 from ppd.runtime.streams import bucket as open_bucket
 from tests.contract.controlplane.conftest import Cluster, Stack, until
+from tests.contract.controlplane.published import table
 from tests.support.answers import TEXT
 from tests.support.nats_client import settled
 from tests.support.servers import EtcdServer, NatsServer
@@ -60,24 +58,6 @@ async def test_each_turn_is_one_record_of_the_stream(cluster: Cluster) -> None:
     assert len(records) == 20
     assert len({record.request_id for record in records}) == 20
     assert all(record.n_out_tokens == 5 and record.path == "p-d" for record in records)
-
-
-def table(version: int, ttft_local: float) -> TableSnapshot:
-    def paths(local: float) -> dict[str, PathEstimate]:
-        tpot = Estimate(mean=10.0)
-        return {
-            "p-d": PathEstimate(ttft_ms=Estimate(mean=100.0), tpot_ms=tpot),
-            "d-local": PathEstimate(ttft_ms=Estimate(mean=local), tpot_ms=tpot),
-        }
-
-    return TableSnapshot(
-        model="m",
-        placement="1P1D",
-        version=version,
-        explore_share=0.0,  # each turn goes where the figures say
-        weights={"balanced": (1.0, 1.0)},
-        cells=[CellRecord(context="small", ratio="tiny", qps=1.0, paths=paths(ttft_local))],
-    )
 
 
 async def test_a_bucket_that_the_frontend_made_keeps_as_many_versions_as_the_planner_wants(

@@ -13,7 +13,8 @@ from ppd.runtime import bucket_watch
 from ppd.runtime.bus import Bus
 from ppd.runtime.streams import bucket
 from tests.contract.controlplane.conftest import Cluster, until
-from tests.contract.controlplane.test_frontend import TEXT, table
+from tests.contract.controlplane.published import table
+from tests.support.answers import TEXT
 from tests.support.planners import eventually
 from tests.support.servers import EtcdServer, NatsServer
 

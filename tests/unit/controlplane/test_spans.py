@@ -1,16 +1,20 @@
 """The spans of a turn, and what the engines are told of the trace."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+import yaml
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from ppd.core.names import Outcome, Reason
 from ppd.core.records import KvMoved
 from tests.unit.controlplane.conftest import P_D, Stack, running, trace
 from tests.unit.controlplane.fakes import Fault
 
 pytestmark = pytest.mark.unit
 
+ROOT = Path(__file__).parents[3]
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
@@ -66,6 +70,26 @@ async def test_a_hand_off_that_moved_nothing_is_an_event_of_the_route(
     assert {event.name for event in route.events} <= {"kv.nothing_to_transfer"}
     assert [(event.attributes or {})["kv.direction"] for event in route.events] == events
     assert route.end_time <= prefill.start_time
+
+
+async def test_a_turns_span_has_what_jaegers_tail_rules_ask_for(
+    traced: tuple[Stack, InMemorySpanExporter],
+) -> None:
+    stack, exporter = traced
+    await stack.ask("hi")
+    [span] = [each for each in exporter.get_finished_spans() if each.name.startswith("POST ")]
+    attributes = dict(span.attributes or {})
+    config = yaml.safe_load((ROOT / "deploy/compose/jaeger/config.yaml").read_text())
+    rules = [
+        policy[policy["type"]]
+        for policy in config["processors"]["tail_sampling"]["policies"]
+        if policy["type"].endswith("_attribute")
+    ]
+    assert {rule["key"] for rule in rules} <= attributes.keys()
+    known = {"ppd.reason": Reason, "ppd.outcome": Outcome}
+    for rule in rules:
+        for value in rule.get("values", []):
+            assert known[rule["key"]](value)
 
 
 async def test_a_failed_leg_is_marked(traced: tuple[Stack, InMemorySpanExporter]) -> None:

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from controlplane.engines.deadline import deadline
+from tests.support.answers import TEXT, events, words
+from tests.support.waiting import until
 from tests.unit.controlplane.conftest import P_2D, running
 from tests.unit.controlplane.fakes import Fault
-from tests.unit.controlplane.test_failures import TEXT, until
-from tests.unit.controlplane.test_turns import events, words
 
 pytestmark = pytest.mark.unit
 

@@ -4,13 +4,17 @@ import asyncio
 import gc
 import logging
 import weakref
+from typing import cast
 
 import msgspec
 import pytest
+from prometheus_client import REGISTRY
 
+from controlplane.engines.cluster import Cluster
+from controlplane.engines.pool import Pool
 from controlplane.engines.transfers import Transfers
-from ppd.core.names import Outcome, Reason, Route
-from ppd.core.records import KvHeld, KvMoved, TurnRecord
+from ppd.core.names import Outcome, Reason, Role, Route, WorkerStatus
+from ppd.core.records import KvHeld, KvMoved, TurnRecord, WorkerLoad, WorkerRecord
 from ppd.core.sessions import Mark, Session
 from ppd.runtime.bus import Bus
 
@@ -125,3 +129,18 @@ def test_closed_turns_whose_report_never_comes_are_let_go(transfers: Transfers) 
     del record
     gc.collect()
     assert sum(each() is not None for each in given) == 4_096
+
+
+def test_reports_that_agents_drop_are_counted_from_the_first_load_report_on() -> None:
+    cluster = Cluster(lambda _: cast(Pool, None), logging.getLogger("test"))
+    cluster.update(
+        {"d0-1": WorkerRecord("d0-1", "d0", Role.DECODE, "m", "http://d0:1", WorkerStatus.READY)}, 1.0
+    )
+
+    def counted() -> float:
+        return REGISTRY.get_sample_value("ppd_kv_reports_dropped_total") or 0.0
+
+    before = counted()
+    for dropped in (7, 7, 9):
+        cluster.report(WorkerLoad(worker_id="d0-1", dropped_reports=dropped), 1.0)
+    assert counted() - before == 2

@@ -17,9 +17,10 @@ from ppd.core.learning.samples import Unfit, sample_of
 from ppd.core.learning.verdicts import Cost, rescaled, settled
 from ppd.core.names import Outcome, Reason, Route
 from ppd.core.placement import parse_placement
-from ppd.core.records import TurnRecord, WorkerLoad
+from ppd.core.records import WorkerLoad
 from ppd.core.score import SLO_CLASSES, Expected, Weights, score
 from ppd.core.table import Table
+from tests.unit.core.turn_records import turn_of
 
 pytestmark = pytest.mark.unit
 
@@ -31,25 +32,6 @@ VISITED = [cells.make_cell("large", "mid_bal", q) for q in (1, 2, 4)] + [
 SLOW_D = {Route.D_LOCAL: (25.0, 5.0), Route.P_D: (7.0, 3.5)}
 # All ten times dearer: every verdict stays.
 SLOW_ALL = {Route.D_LOCAL: (10.0, 10.0), Route.P_D: (10.0, 10.0)}
-
-
-def record(**fields) -> TurnRecord:
-    default = {
-        "request_id": "r",
-        "ended_unix_s": 0.0,
-        "model": "m",
-        "placement": "2P2D",
-        "path": Route.D_LOCAL,
-        "reason": Reason.TABLE,
-        "turn": 3,
-        "n_in_tokens": 100,
-        "n_ctx_tokens": 1000,
-        "n_out_tokens": 100,
-        "ttft_ms": 50.0,
-        "tpot_ms": 10.0,
-        "qps": 1.0,
-    }
-    return TurnRecord(**(default | fields))
 
 
 class FakeCluster:
@@ -73,7 +55,7 @@ class FakeCluster:
         cost = self.true_cost(cell, path)
         self.now_s += 0.2
         self.learner.observe(
-            record(
+            turn_of(
                 path=path,
                 explored=explored,
                 cell=str(cell),
@@ -183,7 +165,7 @@ def test_what_is_saved_goes_on_as_if_nothing_had_happened():
 
 def test_another_prior_drops_the_ratios_and_keeps_what_holds_for_any():
     cluster = FakeCluster(SLOW_D).run(300)
-    cluster.learner.observe(record(cached_tokens_decode=0, expected_cached_tokens=900), 1e9)
+    cluster.learner.observe(turn_of(cached_tokens_decode=0, expected_cached_tokens=900), 1e9)
     other = Table(msgspec.structs.replace(PRIOR.snapshot, version=9))
     learner = Learner(other, cluster.learner.learned)
     assert learner.learned.ratios.cells == {}
@@ -208,7 +190,7 @@ def test_paths_that_are_chosen_at_unlike_moments_are_compared_at_one_batch():
         local = n % 2 == 0
         batch = 2 if local else 10
         learner.observe(
-            record(
+            turn_of(
                 path=Route.D_LOCAL if local else Route.P_D,
                 decode_worker="d0",
                 decode_running=batch,
@@ -237,8 +219,8 @@ def test_the_charge_is_spread_over_first_turns_too():
         learner.observe_load(load, 0.0)
         for n in range(400):
             if first_turns:
-                learner.observe(record(turn=1, n_out_tokens=300), n)
-            learner.observe(record(decode_worker="d0", decode_running=8), n)
+                learner.observe(turn_of(turn=1, n_out_tokens=300), n)
+            learner.observe(turn_of(decode_worker="d0", decode_running=8), n)
         cell = str(cells.cell_of(1000, 100, 100, 1.0))
         tpot[first_turns] = learner.learned.ratios.tpot(cell, Route.D_LOCAL, 400.0).ratio
     cost = PRIOR.lookup(cells.cell_of(1000, 100, 100, 1.0).slot).d_local.tpot_ms
@@ -271,22 +253,22 @@ def test_the_charge_for_other_streams_makes_d_local_dearer():
             load = WorkerLoad(worker_id="d0", itl_ms=8.0, running=9, prefill_speed_tokens_per_s=5_000)
             learner.observe_load(load, 2.0 * n)
     for n in range(50):
-        alone.observe(record(decode_worker="d0", decode_running=0), n)
-        crowded.observe(record(decode_worker="d0", decode_running=8), n)
-    cell = str(sample_of(record()).cell)
+        alone.observe(turn_of(decode_worker="d0", decode_running=0), n)
+        crowded.observe(turn_of(decode_worker="d0", decode_running=8), n)
+    cell = str(sample_of(turn_of()).cell)
     dear, cheap = (each.learned.ratios.tpot(cell, Route.D_LOCAL, 50).ratio for each in (crowded, alone))
     assert dear > 1.1 * cheap
 
 
 def test_turns_with_a_stale_p_cache_do_not_make_p_d_look_dearer_than_it_is():
     learner, draw = Learner(PRIOR), random.Random(5)
-    cell = sample_of(record()).cell
+    cell = sample_of(turn_of()).cell
     usual = PRIOR.lookup(cell.slot).baseline.p_tokens
     for n in range(600):
         lacks = usual + draw.choice((0, 1000, 3000))
         ttft_ms = 100 + 0.05 * lacks + draw.gauss(0, 3)
         learner.observe(
-            record(path=Route.P_D, ttft_ms=ttft_ms, n_in_tokens=100, p_missing_tokens=lacks - 100), n
+            turn_of(path=Route.P_D, ttft_ms=ttft_ms, n_in_tokens=100, p_missing_tokens=lacks - 100), n
         )
     learned = (
         learner.prior_cost(cell, Route.P_D).ttft_ms
@@ -315,7 +297,7 @@ def test_turns_with_a_stale_p_cache_do_not_make_p_d_look_dearer_than_it_is():
 )
 def test_turns_that_teach_nothing_change_nothing(fields, why):
     learner = Learner(PRIOR)
-    assert learner.observe(record(**fields), 1.0) is why
+    assert learner.observe(turn_of(**fields), 1.0) is why
     assert learner.learned.ratios.cells == {}
     assert learner.learned.unfit == {why: 1}
 
@@ -352,7 +334,7 @@ floats = st.floats(-1e300, 1e300)
 def test_no_record_breaks_the_learner_or_the_table_that_it_proposes(records):
     learner = Learner(PRIOR)
     for n, fields in enumerate(records):
-        learner.observe(record(**fields), float(n))
+        learner.observe(turn_of(**fields), float(n))
     proposal = propose(learner, PRIOR, SLO_CLASSES)
     Table(msgspec.structs.replace(PRIOR.snapshot, cells=proposal.cells))
     assert proposal.flips == []

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ppd.core.learning.samples import Unfit, sample_of, survived
 from ppd.core.names import Outcome
 from ppd.core.retention import UNKNOWN, AnswerKind, Judged, Retention, judge
-from tests.unit.core.test_learning_loop import record
+from tests.unit.core.turn_records import turn_of
 
 pytestmark = pytest.mark.unit
 
@@ -71,10 +71,10 @@ def test_the_share_is_learned_per_model_and_kind() -> None:
 
 def test_the_planner_goes_by_the_frontends_judgement() -> None:
     local = {"expected_cached_tokens": 1340, "cached_tokens_decode": 600, "n_prompt_tokens": 1500}
-    assert survived(record(**local)) is False  # an older frontend
-    assert sample_of(record(**local)) is Unfit.EVICTED
+    assert survived(turn_of(**local)) is False  # an older frontend
+    assert sample_of(turn_of(**local)) is Unfit.EVICTED
     for kept in (True, None):
-        assert survived(record(**local, kept=kept)) is kept
-        assert not isinstance(sample_of(record(**local, kept=kept)), Unfit)
-    assert sample_of(record(**local, kept=False)) is Unfit.EVICTED
-    assert survived(record(**local, kept=True, outcome=Outcome.CANCELLED, status=499)) is None
+        assert survived(turn_of(**local, kept=kept)) is kept
+        assert not isinstance(sample_of(turn_of(**local, kept=kept)), Unfit)
+    assert sample_of(turn_of(**local, kept=False)) is Unfit.EVICTED
+    assert survived(turn_of(**local, kept=True, outcome=Outcome.CANCELLED, status=499)) is None

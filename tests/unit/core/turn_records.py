@@ -25,3 +25,23 @@ def record(**fields) -> TurnRecord:
         "tpot_ms": 50.0,
     }
     return TurnRecord(**(default | fields))
+
+
+def turn_of(**fields) -> TurnRecord:
+    """A later turn by its features, with no cell named."""
+    default = {
+        "request_id": "r",
+        "ended_unix_s": 0.0,
+        "model": "m",
+        "placement": "2P2D",
+        "path": Route.D_LOCAL,
+        "reason": Reason.TABLE,
+        "turn": 3,
+        "n_in_tokens": 100,
+        "n_ctx_tokens": 1000,
+        "n_out_tokens": 100,
+        "ttft_ms": 50.0,
+        "tpot_ms": 10.0,
+        "qps": 1.0,
+    }
+    return TurnRecord(**(default | fields))
