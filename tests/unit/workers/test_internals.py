@@ -1,11 +1,19 @@
-"""The connector's own decisions, without an engine: vLLM's classes are there, its state is not."""
+"""The connector's own decisions, in vLLM's own scheduler for NIXL, without an engine."""
 
+import time
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
 pytest.importorskip("vllm")
+
+import torch
+from vllm.config import CacheConfig, KVTransferConfig, VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import Request, RequestStatus
 
 from workers.connector import internals
 from workers.connector.fingerprint import marks
@@ -27,23 +35,28 @@ class FakeReporter:
 
 
 def _scheduler() -> ReportingScheduler:
-    """One whose base was not set up: only what the tested methods touch."""
-    scheduler = object.__new__(ReportingScheduler)
+    """vLLM's own, by its own configuration: blocks of 16 tokens, KV both ways."""
+    config = VllmConfig(
+        cache_config=CacheConfig(block_size=16),
+        kv_transfer_config=KVTransferConfig(
+            kv_connector="NixlConnector",
+            kv_role="kv_both",
+            kv_connector_extra_config={"bidirectional_kv_xfer": True, "kv_recompute_threshold": 0},
+        ),
+    )
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=16, dtype=torch.bfloat16)
+    cache = KVCacheConfig(
+        num_blocks=64, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+    )
+    scheduler = ReportingScheduler(config, "engine", cache)
     scheduler.report_to(FakeReporter(), "d0-1")
-    scheduler.block_size = 16
-    scheduler.kv_recompute_threshold = 0
-    scheduler._has_mamba = scheduler._bounded_replay = False
-    scheduler.vllm_config = SimpleNamespace(num_prefill_lookahead_tokens=0)
     return scheduler
 
 
-def _request(params: dict[str, Any], request_id: str = "v1", prompt: list[int] = PROMPT) -> Any:
-    return SimpleNamespace(
-        request_id=request_id,
-        kv_transfer_params=params,
-        prompt_token_ids=prompt,
-        num_prompt_tokens=len(prompt),
-        num_computed_tokens=0,
+def _request(params: dict[str, Any], request_id: str = "v1", prompt: list[int] = PROMPT) -> Request:
+    sampling = SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": params})
+    return Request(
+        request_id=request_id, prompt_token_ids=prompt, sampling_params=sampling, pooling_params=None
     )
 
 
@@ -127,18 +140,17 @@ def test_queued_tokens_are_those_not_computed_yet() -> None:
     assert [report.tokens for report in scheduler._reporter.got] == [70]
 
 
-def _finish(scheduler: ReportingScheduler, request: Any) -> tuple[bool, Any]:
-    return scheduler.request_finished(request, ([1],))
+def _finish(scheduler: ReportingScheduler, request: Request) -> bool:
+    """Whether its blocks are kept for a reader; by vLLM's own rule those of a full prefill are."""
+    request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    request.num_computed_tokens = request.num_prompt_tokens
+    return scheduler.request_finished(request, ([1, 2, 3, 4, 5, 6, 7],))[0]
 
 
 @pytest.fixture
-def prefiller(monkeypatch: pytest.MonkeyPatch) -> ReportingScheduler:
-    """A prefill engine's scheduler, whose base leases the blocks of whatever finishes."""
-    base = internals.NixlPullConnectorScheduler
-    monkeypatch.setattr(base, "on_new_request", lambda *_: None)
-    monkeypatch.setattr(base, "request_finished", lambda *_: (True, None))
+def prefiller() -> ReportingScheduler:
+    """A prefill engine's scheduler, with one turn under way."""
     scheduler = _scheduler()
-    scheduler._reqs_need_send, scheduler._reqs_not_processed = {}, set()
     scheduler.on_new_request(_request({"do_remote_decode": True, "ppd_request_id": "turn"}, "v1"))
     return scheduler
 
@@ -147,23 +159,23 @@ RELEASE = {"do_remote_prefill": True, "ppd_release": "turn"}
 
 
 def test_a_finished_prefill_that_is_not_wanted_has_its_lease_ended(prefiller: ReportingScheduler) -> None:
-    assert _finish(prefiller, _request({"do_remote_decode": True}, "v1")) == (True, None)
+    assert _finish(prefiller, _request({"do_remote_decode": True}, "v1"))
     for number in range(2):  # asked twice, it is done once
-        assert _finish(prefiller, _request(dict(RELEASE), f"r{number}")) == (False, None)
+        assert not _finish(prefiller, _request(dict(RELEASE), f"r{number}"))
         assert prefiller._reqs_need_send == {"v1": 0.0}
 
 
 def test_a_running_prefill_that_is_not_wanted_leaves_no_lease(prefiller: ReportingScheduler) -> None:
-    assert _finish(prefiller, _request(dict(RELEASE), "r")) == (False, None)
-    assert _finish(prefiller, _request({"do_remote_decode": True}, "v1")) == (False, None)
+    assert not _finish(prefiller, _request(dict(RELEASE), "r"))
+    assert not _finish(prefiller, _request({"do_remote_decode": True}, "v1"))
     assert prefiller._reqs_need_send == {}
     assert prefiller._reqs_not_processed == {"v1"}
 
 
 def test_the_word_of_a_turn_that_was_not_prefilled_here_is_nothing(prefiller: ReportingScheduler) -> None:
-    assert _finish(prefiller, _request({**RELEASE, "ppd_release": "other"}, "r")) == (False, None)
-    assert _finish(prefiller, _request({"do_remote_decode": True}, "v1")) == (True, None)
-    assert prefiller._reqs_need_send == {}
+    assert not _finish(prefiller, _request({**RELEASE, "ppd_release": "other"}, "r"))
+    assert _finish(prefiller, _request({"do_remote_decode": True}, "v1"))
+    assert prefiller._reqs_need_send["v1"] > time.perf_counter()  # the lease goes on
 
 
 def test_failure_causes_reach_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +183,11 @@ def test_failure_causes_reach_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = object.__new__(TracingWorker)
     worker._book = TransferBook(ended.append)
     worker._book.begin("v1", Transfer(Origin.of({}, 0), "e", 1))
-    monkeypatch.setattr(internals.NixlPullConnectorWorker, "_log_failure", lambda *_, **__: None)
+    base = internals.NixlPullConnectorWorker
+    own = create_autospec(base._log_failure)  # refuses a call that vLLM's would refuse
+    monkeypatch.setattr(base, "_log_failure", own)
     worker._log_failure("transfer_failed", "v1", xfer_state="ERR")
+    own.assert_called_once_with(worker, "transfer_failed", "v1", xfer_state="ERR")
     worker._book.end("v1", "later")
     assert [t.error for t in ended] == ["transfer_failed: ERR"]
 
