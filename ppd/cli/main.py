@@ -16,6 +16,7 @@ class Command(NamedTuple):
     summary: str
 
 
+SERVICES = "One service alone"
 GROUPS: dict[str, tuple[Command, ...]] = {
     "A stack on this machine": (
         Command("up", "ppd.cli.up", "start etcd, NATS, planner, engines and frontend, and serve a model"),
@@ -33,7 +34,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("trace", "ppd.cli.trace", "draw a turn's trace from Jaeger: where its time went"),
     ),
     "Without a cluster": (Command("bench", "bench.main", "the paper's figures and the policies, simulated"),),
-    "One service alone": (
+    SERVICES: (
         Command("worker", "workers.main", "the agent beside one engine"),
         Command("planner", "planner.main", "the service that owns the PPD table"),
         Command("frontend", "controlplane.main", "the OpenAI API, and the routing of each turn"),
@@ -63,6 +64,14 @@ def _unknown(name: str) -> str:
     return f"ppd: there is no command {name!r}; {hint}"
 
 
+def _end(number: int, frame: object) -> None:
+    """A stop is no failure, whenever it comes: supervisors restart what a signal ended.
+
+    Nothing is begun yet that would have to be cleaned up, and an exception could get lost in a destructor.
+    """
+    os._exit(0)
+
+
 def run(argv: list[str]) -> int:
     """Run one command; the exit status."""
     if not argv or argv[0] in ("-h", "--help", "help"):
@@ -77,6 +86,8 @@ def run(argv: list[str]) -> int:
     if command is None:
         print(_unknown(argv[0]), file=sys.stderr)
         return 2
+    if command in GROUPS[SERVICES]:
+        signal.signal(signal.SIGTERM, _end)  # until the service, once it is loaded, has a handler of its own
     result: int = lazily.load(command.module).main(argv[1:])
     return result
 
