@@ -58,6 +58,12 @@ class View(msgspec.Struct, frozen=True):
     handoff_ms: float = 0.0  # what a hand-off costs whatever its size
     pullback: bool = False  # unexpired parameters for a pull-back exist, and it is switched on
 
+    def on_link_ms(self, tokens: int) -> float:
+        """How long the KV of so many tokens takes on the link; 0 where its speed is not known."""
+        if self.link_bytes_per_s < 1.0:  # no link's
+            return 0.0
+        return 1e3 * tokens * self.kv_bytes_per_token / self.link_bytes_per_s
+
 
 class Decision(msgspec.Struct, frozen=True):
     """The path, why, and the expectation per path (for header, span, metric and `explain`)."""

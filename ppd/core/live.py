@@ -49,12 +49,9 @@ def correct(turn: Turn, view: View, row: Row, table: Table) -> dict[Route, Expec
     d_wait = d.queued_prefill_tokens * d_ms + usual.d_local_excess_ms * crowding
     p_wait = p.queued_prefill_tokens * p_ms
 
-    moved_ms = 0.0  # of the KV that D lacks beyond the shape's
-    if view.link_bytes_per_s > 0:
-        more_bytes = max(0, d_lacks - usual.d_tokens) * view.kv_bytes_per_token
-        moved_ms = 1e3 * more_bytes / view.link_bytes_per_s
+    moved_ms = view.on_link_ms(max(0, d_lacks - usual.d_tokens))  # of the KV that D lacks beyond the shape's
     computed_ms = _service(usual.p_d_idle_ms, usual.p_tokens, p_lacks, p_ms)
-    ttft_p_d = max(max(p_wait + computed_ms, _backlog_ms(p, view)) + moved_ms, d_wait)
+    ttft_p_d = max(max(p_wait + computed_ms, view.on_link_ms(p.unsent_kv_tokens)) + moved_ms, d_wait)
     ttft_d_local = d_wait + _service(usual.d_local_idle_ms, usual.d_tokens, d_lacks, d_ms)
 
     scale = d.itl_ms / row.p_d.tpot_ms if d.itl_ms >= _LEAST_ITL_MS else 1.0
@@ -83,13 +80,6 @@ def _pause_ms(d: WorkerView, table: Table) -> float:
     if d.prefill_speed_tokens_per_s > 0:
         return 1e3 / max(d.prefill_speed_tokens_per_s, 1.0)
     return table.interference_ms
-
-
-def _backlog_ms(p: WorkerView, view: View) -> float:
-    """Until the KV that P has yet to send to others is sent; 0 where the link's speed is not known."""
-    if view.link_bytes_per_s <= 0:
-        return 0.0
-    return 1e3 * p.unsent_kv_tokens * view.kv_bytes_per_token / view.link_bytes_per_s
 
 
 def _service(idle_ms: float, usual_tokens: int, tokens: int, ms_per_token: float) -> float:

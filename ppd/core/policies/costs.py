@@ -38,12 +38,10 @@ def estimate(turn: Turn, view: View, table: Table | None) -> Costs:
     p, d = view.prefill or WorkerView(""), view.decode or WorkerView("")
     fallback = table.prefill_tokens_per_s if table else _SPEED_TOKENS_PER_S
     p_ms, d_ms = 1e3 / prefill_speed(p, fallback), 1e3 / prefill_speed(d, fallback)
-    moved_bytes = uncached(turn) * view.kv_bytes_per_token
-    transfer_ms = 1e3 * moved_bytes / view.link_bytes_per_s if view.link_bytes_per_s > 0 else 0.0
     return Costs(
         p_queue_ms=p.queued_prefill_tokens * p_ms,
         p_compute_ms=max(0, turn.prompt - turn.p_cached) * p_ms,
-        transfer_ms=view.handoff_ms + transfer_ms,
+        transfer_ms=view.handoff_ms + view.on_link_ms(uncached(turn)),
         d_queue_ms=d.queued_prefill_tokens * d_ms,
         d_compute_ms=uncached(turn) * d_ms,
         d_ms_per_token=d_ms,

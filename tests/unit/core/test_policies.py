@@ -2,7 +2,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ppd.core import policies, score, seeds
@@ -67,6 +67,18 @@ care = st.floats(0, 100)
 weights = st.builds(Weights, care, care, st.floats(0, 1e3), st.floats(0, 1e2))
 
 
+# The slowest link and the slowest engine that a number can name: neither is one.
+@example(
+    Turn(turn=2, n_in=0, n_out=0, n_ctx=130, qps=0.0, d_cached=1),
+    View(
+        WorkerView("p", prefill_speed_tokens_per_s=5e-324, age_s=0.0),
+        WorkerView("d", prefill_speed_tokens_per_s=5e-324, age_s=0.0),
+        kv_bytes_per_token=1,
+        link_bytes_per_s=5e-324,
+    ),
+    SEED,
+    Weights(0.0, 0.0, 0.0, 0.0),
+)
 @settings(max_examples=60)
 @pytest.mark.parametrize("name", ALL)
 @given(turns, views, st.sampled_from([None, SAVES, SEED]), weights)
