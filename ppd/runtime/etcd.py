@@ -24,7 +24,7 @@ _CHANNEL_OPTIONS = {
     "grpc.keepalive_timeout_ms": 4_000,
     "grpc.http2.max_pings_without_data": 0,
     "grpc.initial_reconnect_backoff_ms": 200,
-    "grpc.min_reconnect_backoff_ms": 200,
+    "grpc.min_reconnect_backoff_ms": 3_000,  # gRPC's deadline for an attempt to connect, whatever its name
     "grpc.max_reconnect_backoff_ms": 2_000,
 }
 

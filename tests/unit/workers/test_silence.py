@@ -64,6 +64,7 @@ class FakeBus:
 
 class FakeReceiver:
     queued_prefill_tokens = 7
+    dropped = 0
 
 
 @pytest.mark.parametrize("how", ["hangs", "cannot be reached"])
