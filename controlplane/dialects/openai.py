@@ -252,7 +252,7 @@ def _read_rest(rest: Rest, data: bytes) -> tuple[Rest | None, bodies.Fields, _Bo
 
 
 def _messages(parsed: _Body, chat: bool, known: int) -> list[Message]:
-    """The history after so many messages that are known. A plain prompt has none that could be told apart:
+    """The history after `known` messages. A plain prompt has none that could be told apart:
     its turns meet by an explicit id."""
     if chat:
         if not parsed.messages and not known:

@@ -15,7 +15,7 @@ _MAX_OFFERS = 16  # of another protocol, in one read
 
 
 class Receiver(Protocol):
-    """What is told of each request."""
+    """Who takes the requests that were read."""
 
     def overrun(self) -> ApiError | None:
         """The error that refuses one more request, where too many wait already."""

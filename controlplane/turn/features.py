@@ -134,7 +134,7 @@ def explicit_key(request: Request) -> str:
 
 
 def affinity_key(request: Request) -> str:
-    """What requests have in common that may begin alike; empty where nothing is said of that."""
+    """What requests with the same beginning share; empty where the client names nothing."""
     if request.explicit_id:
         return explicit_key(request)
     return f"{request.model}\n\n{request.cache_key}" if request.cache_key else ""
