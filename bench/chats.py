@@ -39,7 +39,7 @@ _WORDS = [
 
 
 @dataclass(frozen=True)
-class Shape:
+class ChatShape:
     """Of the chats of one round."""
 
     model: str
@@ -97,7 +97,12 @@ async def _turn(
 
 
 async def _chat(
-    http: aiohttp.ClientSession, url: str, shape: Shape, pace: random.Random, rng: random.Random, out: Round
+    http: aiohttp.ClientSession,
+    url: str,
+    shape: ChatShape,
+    pace: random.Random,
+    rng: random.Random,
+    out: Round,
 ) -> None:
     messages: list[dict[str, str]] = []
     for number in range(shape.turns):
@@ -126,7 +131,7 @@ async def _chat(
         await asyncio.sleep(pace.expovariate(1 / shape.think_s))
 
 
-async def _round(of: Contestant, shape: Shape, number: int) -> Round:
+async def _round(of: Contestant, shape: ChatShape, number: int) -> Round:
     pace = random.Random(number)
     words = random.Random(f"{of.name} {number}")
     out = Round()
@@ -179,7 +184,7 @@ def main() -> int:
     add("--out-tokens", type=int, default=24)
     add("--think-s", type=float, default=1.0)
     args = parser.parse_args()
-    shape = Shape(
+    shape = ChatShape(
         *(args.model, args.chats, args.turns, args.rate),
         *(args.first_words, args.next_words, args.out_tokens, args.think_s),
     )

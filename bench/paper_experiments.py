@@ -11,7 +11,7 @@ from ppd.core.records import TableSnapshot
 from ppd.core.score import Weights
 from ppd.core.table import Table
 from simulator import workloads
-from simulator.cluster import Assignment, Cluster, ClusterSpec, Job
+from simulator.cluster import Assignment, ClusterSpec, Job, SimCluster
 from simulator.conversation import Conversation, TurnSpec
 from simulator.fixed import FixedPaths
 from simulator.fleet import fleet
@@ -50,7 +50,7 @@ class Scripted(FixedPaths):
     def __init__(self, local: range) -> None:
         self._local = local
 
-    def route(self, job: Job, cluster: Cluster) -> Assignment:
+    def route(self, job: Job, cluster: SimCluster) -> Assignment:
         decode, prefill = cluster.of(Role.DECODE)[0], cluster.of(Role.PREFILL)[0]
         if job.index in self._local:
             return Assignment(Route.D_LOCAL, decode)
@@ -63,7 +63,7 @@ def path_dependence(turns: int = 16) -> list[tuple[int, float]]:
     found = []
     for streak in range(0, turns - 1, 2):
         local = range(turns - 1 - streak, turns - 1)
-        jobs = Cluster(fleet("1P1D"), Scripted(local)).run([chat])
+        jobs = SimCluster(fleet("1P1D"), Scripted(local)).run([chat])
         found.append((streak, 1e3 * jobs[-1].ttft_s))
     return found
 
@@ -77,7 +77,7 @@ def _policy_run(
     table: TableSnapshot,
 ) -> list[Job]:
     router = PolicyRouter(policies.make(policy), Table(table), weights, placement)
-    return Cluster(spec, router).run(chats)
+    return SimCluster(spec, router).run(chats)
 
 
 def links(constants: Constants, duration_s: float) -> list[dict[str, float]]:
@@ -156,6 +156,6 @@ def handoff(placement: str = "1P1D") -> list[tuple[float, float]]:
     chat = Conversation(0, 0.0, (TurnSpec(4096, 2),))
     rows = []
     for gb_s in (400.0, 150.0, 50.0, 10.0, 3.0, 1.0):
-        (job,) = Cluster(fleet(placement, link_gb_s=gb_s), Scripted(range(0))).run([chat])
+        (job,) = SimCluster(fleet(placement, link_gb_s=gb_s), Scripted(range(0))).run([chat])
         rows.append((gb_s, 1e3 * job.ttft_s))
     return rows

@@ -15,7 +15,7 @@ from ppd.core.engine import Link
 from ppd.core.hardware import load_profile
 from ppd.core.names import Role
 from simulator import mooncake
-from simulator.cluster import Cluster, ClusterSpec
+from simulator.cluster import ClusterSpec, SimCluster
 from simulator.conversation import Conversation
 from simulator.fleet import A100, H100, fleet
 from simulator.workloads import (
@@ -26,7 +26,7 @@ from simulator.workloads import (
     SHAREGPT,
     SIXTEEN_TURNS,
     WILDCHAT,
-    Shape,
+    WorkloadShape,
     bursty,
     generate,
     joined,
@@ -38,7 +38,7 @@ RATE_SEEDS = (9001, 9002, 9003)  # the search's own: the arena refuses them
 _TRACE_S = 3600.0
 
 Load = Callable[[float, int, float], list[Conversation]]  # rate, seed, duration in s
-Drift = Callable[[Cluster], None]
+Drift = Callable[[SimCluster], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ def rates() -> dict[str, float]:
     return {name: each["rate"] for name, each in found.items()}
 
 
-def chats(shape: Shape, bursts: bool = False) -> Load:
+def chats(shape: WorkloadShape, bursts: bool = False) -> Load:
     def load(rate: float, seed: int, duration_s: float) -> list[Conversation]:
         return generate(shape, rate, duration_s, seed, bursty if bursts else poisson)
 
     return load
 
 
-def flipped(first: Shape, second: Shape, times: float) -> Load:
+def flipped(first: WorkloadShape, second: WorkloadShape, times: float) -> Load:
     """One kind of traffic for half of the time, then another, at `times` the first one's rate."""
 
     def load(rate: float, seed: int, duration_s: float) -> list[Conversation]:
@@ -108,11 +108,11 @@ def _rebuilt(path: Path, speedup: float) -> list[Conversation]:
     return mooncake.conversations(mooncake.read(path), speedup=speedup)
 
 
-def slower_link(cluster: Cluster) -> None:
+def slower_link(cluster: SimCluster) -> None:
     cluster.link = Link(cluster.link.bytes_per_s / 15, cluster.link.setup_s * 15)
 
 
-def other_gpus(cluster: Cluster) -> None:
+def other_gpus(cluster: SimCluster) -> None:
     """The decode workers are A100s from now on."""
     for worker in cluster.of(Role.DECODE):
         worker.engine.profile = load_profile(A100)

@@ -10,7 +10,7 @@ from ppd.core.names import Reason, Route
 from ppd.core.records import TableSnapshot
 from ppd.core.score import Weights
 from ppd.core.table import Table
-from simulator.cluster import Cluster, ClusterSpec, Job
+from simulator.cluster import ClusterSpec, Job, SimCluster
 from simulator.fleet import fleet
 from simulator.online import Online
 from simulator.router import PolicyRouter
@@ -77,7 +77,7 @@ def simulate(
         online,
         seed=seed,
     )
-    cluster = Cluster(spec, router)
+    cluster = SimCluster(spec, router)
     drift = condition.drift
     if drift is not None and policy != "replica":
         cluster.at(duration_s / 2, lambda _: drift(cluster))
@@ -100,7 +100,7 @@ def _outcome(
     policy: str,
     seed: int,
     jobs: list[Job],
-    cluster: Cluster,
+    cluster: SimCluster,
     duration_s: float,
     online: Online | None,
 ) -> Outcome:

@@ -67,7 +67,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 async def _run(
     args: argparse.Namespace, console: Console
-) -> tuple[Measured, list[truth_load.Turn], list[truth_load.Turn]]:
+) -> tuple[Measured, list[truth_load.LoadTurn], list[truth_load.LoadTurn]]:
     limits = EngineLimits(
         args.kv_bytes_per_token, args.kv_capacity, args.block_size, args.max_batch_tokens, args.max_model_len
     )

@@ -11,7 +11,7 @@ import msgspec
 _TIMEOUT_S = 120.0
 
 
-class Answer(msgspec.Struct, frozen=True):
+class EngineAnswer(msgspec.Struct, frozen=True):
     """One request's times on this machine's monotonic clock, and what came of it."""
 
     sent_s: float
@@ -49,7 +49,7 @@ class Engines:
 
     async def stream(
         self, url: str, prompt: Sequence[int], n_out: int, kv: Mapping[str, Any] | None = None
-    ) -> Answer:
+    ) -> EngineAnswer:
         """`n_out` tokens, as they come."""
         body = await self._body(url, prompt, n_out, kv) | {"stream": True}
         sent_s = time.monotonic()
@@ -67,9 +67,9 @@ class Engines:
                     tokens += choice.get("token_ids") or ()
         if not first_s:
             raise EngineError(f"{url}: a stream without a token")
-        return Answer(sent_s, first_s, end_s, tokens)
+        return EngineAnswer(sent_s, first_s, end_s, tokens)
 
-    async def prefilled(self, prompt: Sequence[int]) -> Answer:
+    async def prefilled(self, prompt: Sequence[int]) -> EngineAnswer:
         """The first leg of a hand-off."""
         kv = {"do_remote_decode": True, "do_remote_prefill": False}
         body = await self._body(self.prefill, prompt, 1, kv)
@@ -83,9 +83,9 @@ class Engines:
         end_s = time.monotonic()
         if not found.get("kv_transfer_params"):
             raise EngineError(f"{self.prefill}: it left no KV parameters: is it a prefill engine?")
-        return Answer(sent_s, end_s, end_s, [], found["kv_transfer_params"])
+        return EngineAnswer(sent_s, end_s, end_s, [], found["kv_transfer_params"])
 
-    async def handed_off(self, prompt: Sequence[int], n_out: int) -> Answer:
+    async def handed_off(self, prompt: Sequence[int], n_out: int) -> EngineAnswer:
         """Prefill, then decode with its KV: timed from the first leg's start."""
         first = await self.prefilled(prompt)
         second = await self.stream(self.decode, prompt, n_out, first.kv)

@@ -8,22 +8,22 @@ from dataclasses import replace
 
 import msgspec
 
-from bench.truth_engines import Answer, Engines
+from bench.truth_engines import EngineAnswer, Engines
 from bench.truth_profile import Measured, draw
 from ppd.core.engine import EngineConfig, Link
 from ppd.core.names import Role, Route
-from simulator.cluster import Assignment, Cluster, ClusterSpec, Job, WorkerSpec
+from simulator.cluster import Assignment, ClusterSpec, Job, SimCluster, WorkerSpec
 from simulator.conversation import Conversation
 from simulator.fixed import FixedPaths
-from simulator.workloads import Length, Shape, generate
+from simulator.workloads import Length, WorkloadShape, generate
 
-CHAT = Shape(
+CHAT = WorkloadShape(
     Length(250, 0.5, high=900), Length(90, 0.6, high=300), Length(36, 0.5, low=8, high=96), 5.0, 3, 8, 1.5
 )
 _ACTIVE = 1.3  # conversations in service at once, on average
 
 
-class Turn(msgspec.Struct, frozen=True):
+class LoadTurn(msgspec.Struct, frozen=True):
     """One turn of one conversation, in seconds."""
 
     conversation: int
@@ -44,10 +44,10 @@ def path_of(conversation: int, index: int) -> Route:
 
 async def drive(
     engines: Engines, chats: Sequence[Conversation], told: Callable[[int], None]
-) -> tuple[list[Turn], bool]:
+) -> tuple[list[LoadTurn], bool]:
     """Every turn, and whether the engines told their tokens: else an answer is in no later turn's cache."""
     began_s = time.monotonic()
-    found: list[Turn] = []
+    found: list[LoadTurn] = []
     honest = True
 
     async def hold(chat: Conversation) -> None:
@@ -72,9 +72,9 @@ async def drive(
     return found, honest
 
 
-def _turn(conversation: int, index: int, path: Route, answer: Answer, n_out: int) -> Turn:
+def _turn(conversation: int, index: int, path: Route, answer: EngineAnswer, n_out: int) -> LoadTurn:
     tpot_s = (answer.end_s - answer.first_s) / (n_out - 1)
-    return Turn(conversation, index, path, answer.ttft_s, tpot_s, answer.end_s - answer.sent_s)
+    return LoadTurn(conversation, index, path, answer.ttft_s, tpot_s, answer.end_s - answer.sent_s)
 
 
 # --- simulated ------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def _turn(conversation: int, index: int, path: Route, answer: Answer, n_out: int
 class _SameRouter(FixedPaths):
     """The paths of `path_of`."""
 
-    def route(self, job: Job, cluster: Cluster) -> Assignment:
+    def route(self, job: Job, cluster: SimCluster) -> Assignment:
         prefill, decode = cluster.workers
         path = path_of(job.conversation.id, job.index)
         return Assignment(path, decode, prefill if path is Route.P_D else None)
@@ -102,11 +102,11 @@ def cluster_of(measured: Measured) -> ClusterSpec:
     )
 
 
-def simulate(measured: Measured, chats: Sequence[Conversation], honest: bool) -> list[Turn]:
+def simulate(measured: Measured, chats: Sequence[Conversation], honest: bool) -> list[LoadTurn]:
     chats = [replace(c, retokenized=not honest) for c in chats]
-    jobs = Cluster(cluster_of(measured), _SameRouter()).run(chats)
+    jobs = SimCluster(cluster_of(measured), _SameRouter()).run(chats)
     return [
-        Turn(j.conversation.id, j.index, j.route.path, j.ttft_s, j.tpot_s, j.e2e_s)
+        LoadTurn(j.conversation.id, j.index, j.route.path, j.ttft_s, j.tpot_s, j.e2e_s)
         for j in jobs
         if j.route is not None and not j.failed
     ]
@@ -120,5 +120,5 @@ def load(measured: Measured, duration_s: float, per_s: float = 0.0, seed: int = 
 def _suitable_per_s(measured: Measured) -> float:
     """So many that `_ACTIVE` are in service at once, if they did not slow each other."""
     alone = generate(CHAT, 0.01, 2000.0, 1)
-    jobs = Cluster(cluster_of(measured), _SameRouter()).run(alone)
+    jobs = SimCluster(cluster_of(measured), _SameRouter()).run(alone)
     return _ACTIVE * len(alone) / sum(j.e2e_s for j in jobs)

@@ -5,7 +5,7 @@ from statistics import median
 
 import msgspec
 
-from bench.truth_load import Turn
+from bench.truth_load import LoadTurn
 from ppd.core.names import Route
 
 _WHAT = ("ttft", "tpot", "e2e")
@@ -23,13 +23,13 @@ class Group(msgspec.Struct, frozen=True):
         return self.predicted_ms / self.measured_ms - 1
 
 
-def group_of(turn: Turn) -> str:
+def group_of(turn: LoadTurn) -> str:
     if turn.index == 0:
         return "first"
     return "later, P->D" if turn.path is Route.P_D else "later, D-local"
 
 
-def compare(real: list[Turn], simulated: list[Turn]) -> list[Group]:
+def compare(real: list[LoadTurn], simulated: list[LoadTurn]) -> list[Group]:
     """Of the turns that both have."""
     pairs = _pairs(real, simulated)
     found = []
@@ -41,7 +41,7 @@ def compare(real: list[Turn], simulated: list[Turn]) -> list[Group]:
     return found
 
 
-def plot(real: list[Turn], simulated: list[Turn], out: Path) -> None:
+def plot(real: list[LoadTurn], simulated: list[LoadTurn], out: Path) -> None:
     """Needs the extra `plots`."""
     from matplotlib.figure import Figure
 
@@ -63,6 +63,6 @@ def plot(real: list[Turn], simulated: list[Turn], out: Path) -> None:
     figure.savefig(out, dpi=110)
 
 
-def _pairs(real: list[Turn], simulated: list[Turn]) -> list[tuple[Turn, Turn]]:
+def _pairs(real: list[LoadTurn], simulated: list[LoadTurn]) -> list[tuple[LoadTurn, LoadTurn]]:
     known = {(t.conversation, t.index): t for t in simulated}
     return [(t, known[t.conversation, t.index]) for t in real if (t.conversation, t.index) in known]

@@ -20,7 +20,7 @@ def running_placements(workers: Iterable[WorkerRecord]) -> dict[str, Placement]:
     return {model: placement for model, placement in found.items() if placement.prefill and placement.decode}
 
 
-class Wanted:
+class WantedPlacements:
     """Says which tables to make, so that a worker that comes and goes does not make one each time.
 
     A table is never taken away: when a dead worker is back, the table of its placement is still there with

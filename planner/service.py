@@ -15,7 +15,7 @@ from planner.http import Http
 from planner.metrics import LEADER
 from planner.newest_versions import NewestVersions
 from planner.operations import Operations
-from planner.placements import Wanted
+from planner.placements import WantedPlacements
 from planner.report import describe_learner, describe_table
 from planner.settings import PlannerSettings
 from planner.state import FencedError
@@ -41,7 +41,7 @@ class Planner:
         self._etcd = Etcd(settings.etcd)
         self._bus = Bus(settings.nats, f"ppd-planner {self.planner_id}", logger)
         self._election = Election(self._etcd, settings.namespace, self.planner_id, logger=logger)
-        self._wanted = Wanted(settings.settle_s)
+        self._wanted = WantedPlacements(settings.settle_s)
         self._watch = WorkerWatch(self._etcd, settings.namespace, self._see_workers, logger)
         newest = NewestVersions(self._etcd, settings.namespace, logger)
         self._tables = Tables(self._bus, newest, settings.namespace, logger)

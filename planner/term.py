@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 
 from planner.learners import Learners
 from planner.metrics import LAG
-from planner.placements import Wanted, first_table
+from planner.placements import WantedPlacements, first_table
 from planner.publishing import Publisher
 from planner.settings import PlannerSettings
 from planner.state import LearnerStore
@@ -34,7 +34,7 @@ class Term:
         settings: PlannerSettings,
         bus: Bus,
         tables: Tables,
-        wanted: Wanted,
+        wanted: WantedPlacements,
         workers: Callable[[], dict[str, WorkerRecord]],
         token: int,
         is_leader: Callable[[], bool],

@@ -33,7 +33,7 @@ class ClusterSpec:
     timeout_s: float = inf  # of a turn
 
 
-class Worker:
+class SimWorker:
     """One engine and its ports."""
 
     def __init__(self, index: int, spec: WorkerSpec) -> None:
@@ -54,8 +54,8 @@ class Assignment:
     """Where a turn goes. `prefill` is None where one worker does it all."""
 
     path: Route
-    worker: Worker
-    prefill: Worker | None = None
+    worker: SimWorker
+    prefill: SimWorker | None = None
     reason: Reason = Reason.POLICY
     pullback: bool = False  # P first pulls from the worker
     hold: bool = False  # the worker keeps the blocks for a pull-back
@@ -102,13 +102,13 @@ class Job:
 
 
 class Router(Protocol):
-    def route(self, job: Job, cluster: "Cluster") -> Assignment: ...
+    def route(self, job: Job, cluster: "SimCluster") -> Assignment: ...
     def prefilled(self, job: Job) -> None: ...
     def moved(self, job: Job) -> None:
         """What P computed is on D, or never will be."""
 
-    def finished(self, job: Job, cluster: "Cluster") -> None: ...
-    def tick(self, cluster: "Cluster") -> None:
+    def finished(self, job: Job, cluster: "SimCluster") -> None: ...
+    def tick(self, cluster: "SimCluster") -> None:
         """Every `tick_s` of virtual time, while there is anything to do."""
 
     tick_s: float
@@ -120,13 +120,13 @@ class _Clients:
     waiting: deque[Conversation] = field(default_factory=deque)
 
 
-class Cluster:
+class SimCluster:
     """Run it once: `run(conversations)` gives every turn in the order of its end."""
 
     def __init__(self, spec: ClusterSpec, router: Router) -> None:
         self.spec = spec
         self.router = router
-        self.workers = [Worker(i, w) for i, w in enumerate(spec.workers)]
+        self.workers = [SimWorker(i, w) for i, w in enumerate(spec.workers)]
         self.link = spec.link
         self.now_s = 0.0
         self.jobs: list[Job] = []
@@ -138,7 +138,7 @@ class Cluster:
         self._asked: dict[int, Job] = {}  # conversation -> its turn under way
         self.stop_s = inf  # nothing happens after it
 
-    def of(self, role: Role) -> list[Worker]:
+    def of(self, role: Role) -> list[SimWorker]:
         return [worker for worker in self.workers if worker.role is role]
 
     def at(self, when_s: float, call: Callable[[Any], None], argument: Any = None) -> None:
@@ -187,7 +187,7 @@ class Cluster:
         first = job.route.prefill or job.route.worker
         self.at(self.now_s + self.spec.request_s + self._crowd_s(first), self._enter, job)
 
-    def _crowd_s(self, worker: Worker) -> float:
+    def _crowd_s(self, worker: SimWorker) -> float:
         return self.spec.crowd_s * worker.engine.running
 
     def _over(self, conversation: Conversation) -> None:
@@ -219,7 +219,7 @@ class Cluster:
         job.on_d = self._request(job, "d", route.worker, job.n_out, pull, lease=route.hold)
         self._submit(route.worker, job.on_d, job)
 
-    def _request(self, job: Job, leg: str, worker: Worker, n_out: int, pull: int, lease: bool) -> Request:
+    def _request(self, job: Job, leg: str, worker: SimWorker, n_out: int, pull: int, lease: bool) -> Request:
         conversation = job.conversation
         return Request(
             f"{conversation.id}.{job.index}{leg}",
@@ -230,7 +230,7 @@ class Cluster:
             lease=lease,
         )
 
-    def _submit(self, worker: Worker, request: Request, job: Job) -> None:
+    def _submit(self, worker: SimWorker, request: Request, job: Job) -> None:
         self._by_request[request.request_id] = job
         try:
             worker.engine.submit(request, self.now_s)
@@ -240,12 +240,12 @@ class Cluster:
             return
         self._advance(worker)
 
-    def _step(self, worker: Worker) -> None:
+    def _step(self, worker: SimWorker) -> None:
         if worker.armed_s == self.now_s:  # else it was armed anew for another time
             worker.armed_s = inf
             self._advance(worker)
 
-    def _advance(self, worker: Worker) -> None:
+    def _advance(self, worker: SimWorker) -> None:
         if worker.engine.next_s <= self.now_s:
             for event in worker.engine.advance(self.now_s):
                 self._on_event(worker, event)
@@ -254,7 +254,7 @@ class Cluster:
             worker.armed_s = next_s
             self.at(next_s, self._step, worker)
 
-    def _on_event(self, worker: Worker, event: Event) -> None:
+    def _on_event(self, worker: SimWorker, event: Event) -> None:
         kind, request, _ = event
         if kind is EventKind.LEASE_EXPIRED:
             return
@@ -276,7 +276,7 @@ class Cluster:
                 job.cached_d = request.cached_tokens
                 self._finish(job)
 
-    def _pushed(self, prefill: Worker, job: Job) -> float:
+    def _pushed(self, prefill: SimWorker, job: Job) -> float:
         """When D has what P's step, which ends now, sent. Another P in its way holds it up, and P with it;
         what one step sends passes one by one anyway."""
         push_s = self.spec.push_s
@@ -290,7 +290,7 @@ class Cluster:
             prefill.engine.stall(self.now_s, decode.pushed_s)
         return decode.pushed_s
 
-    def _pull(self, job: Job, worker: Worker, request: Request, on_p: bool) -> None:
+    def _pull(self, job: Job, worker: SimWorker, request: Request, on_p: bool) -> None:
         route = job.route
         assert route is not None  # noqa: S101
         source = route.worker if on_p else route.prefill
@@ -305,7 +305,7 @@ class Cluster:
         job.kv_s += done_s - self.now_s
         self.at(done_s, self._pulled, (worker, request, source, lease, True))
 
-    def _pulled(self, pull: tuple[Worker, Request, Worker, str, bool]) -> None:
+    def _pulled(self, pull: tuple[SimWorker, Request, SimWorker, str, bool]) -> None:
         worker, request, source, lease, ok = pull
         job = self._by_request[request.request_id]
         if request is not job.on_p:

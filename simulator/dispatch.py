@@ -10,7 +10,7 @@ from ppd.core.load import Glance
 from ppd.core.names import Role
 from ppd.core.prefixes import Marks, PrefixIndex
 from ppd.core.roster import CANDIDATES, Roster
-from simulator.cluster import Cluster
+from simulator.cluster import SimCluster
 from simulator.meter import Meter
 
 _MAX_KEYS = 1_000_000
@@ -22,7 +22,7 @@ class SimulatedFleet:
     `candidates`: how many workers of a role one turn looks at.
     """
 
-    def __init__(self, cluster: Cluster, candidates: int = CANDIDATES, seed: int = 0) -> None:
+    def __init__(self, cluster: SimCluster, candidates: int = CANDIDATES, seed: int = 0) -> None:
         self._cluster = cluster
         self._candidates = candidates
         self.meters = {worker.name: Meter(worker) for worker in cluster.workers}

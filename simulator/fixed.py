@@ -3,7 +3,7 @@
 from math import inf
 
 from ppd.core.names import Role, Route
-from simulator.cluster import Assignment, Cluster, Job, Worker
+from simulator.cluster import Assignment, Job, SimCluster, SimWorker
 
 
 class FixedPaths:
@@ -17,10 +17,10 @@ class FixedPaths:
     def moved(self, job: Job) -> None:
         pass
 
-    def finished(self, job: Job, cluster: Cluster) -> None:
+    def finished(self, job: Job, cluster: SimCluster) -> None:
         pass
 
-    def tick(self, cluster: Cluster) -> None:
+    def tick(self, cluster: SimCluster) -> None:
         pass
 
 
@@ -32,11 +32,11 @@ class FixedRouter(FixedPaths):
 
     def __init__(self, local: frozenset[str]) -> None:
         self._local = local
-        self._home: dict[int, Worker] = {}
+        self._home: dict[int, SimWorker] = {}
         self._next = 0
         self._next_prefill = 0
 
-    def route(self, job: Job, cluster: Cluster) -> Assignment:
+    def route(self, job: Job, cluster: SimCluster) -> Assignment:
         home = self._home.get(job.conversation.id)
         if home is None:
             home = self._home[job.conversation.id] = self._new_home(cluster)
@@ -48,7 +48,7 @@ class FixedRouter(FixedPaths):
         self._next_prefill += 1
         return Assignment(Route.P_D, home, prefills[self._next_prefill % len(prefills)])
 
-    def _new_home(self, cluster: Cluster) -> Worker:
+    def _new_home(self, cluster: SimCluster) -> SimWorker:
         homes = cluster.of(Role.DECODE) + cluster.of(Role.REPLICA)
         self._next += 1
         return homes[self._next % len(homes)]

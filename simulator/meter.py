@@ -11,7 +11,7 @@ from ppd.core.learning.prefill_speed import PrefillSpeed
 from ppd.core.load import LoadTracker
 from ppd.core.names import Role
 from ppd.core.records import WorkerLoad
-from simulator.cluster import Worker
+from simulator.cluster import SimWorker
 
 _OF_LATE_S = 10.0
 
@@ -29,7 +29,7 @@ class _Counters(NamedTuple):
 class Meter(LoadTracker):
     """One worker as the frontend sees it; it makes the worker's load reports itself."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: SimWorker) -> None:
         super().__init__(worker.name)
         self.worker = worker
         self.max_batch_tokens = worker.engine.config.max_batch_tokens

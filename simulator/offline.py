@@ -9,7 +9,7 @@ from ppd.core.cells import SHAPES, Context, Ratio
 from ppd.core.names import Provenance, Role, Route
 from ppd.core.records import CellRecord, Estimate, PathEstimate, TableSnapshot
 from simulator.arrivals import poisson
-from simulator.cluster import Cluster, ClusterSpec, Job
+from simulator.cluster import ClusterSpec, Job, SimCluster
 from simulator.conversation import Conversation, TurnSpec
 from simulator.fixed import FixedRouter
 
@@ -55,7 +55,7 @@ def _measure(
     starts = list(poisson(rng, qps, _POINT_S)) or [0.0]
     chats = [Conversation(i, at_s, turns) for i, at_s in enumerate(starts)]
     local = frozenset(w.name for w in spec.workers if w.role is Role.DECODE and path is Route.D_LOCAL)
-    jobs = Cluster(replace(spec, client_limit=0), FixedRouter(local)).run(chats)
+    jobs = SimCluster(replace(spec, client_limit=0), FixedRouter(local)).run(chats)
     second = [j for j in jobs if j.index == 1 and not j.failed]
     if len(second) < len(chats) or fmean(j.ttft_s for j in second) > _WORST_S:
         return None

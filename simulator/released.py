@@ -11,7 +11,7 @@ nine, and where an answer happens to have the marker in it that the proxy looks 
 import random
 
 from ppd.core.names import Role, Route
-from simulator.cluster import Assignment, Cluster, Job, Worker
+from simulator.cluster import Assignment, Job, SimCluster, SimWorker
 from simulator.fixed import FixedPaths
 
 
@@ -25,9 +25,9 @@ class ReleasedRouter(FixedPaths):
         self._local = local
         self._lost = lost
         self._rng = random.Random(seed)
-        self._homes: dict[int, tuple[Worker, Worker | None]] = {}
+        self._homes: dict[int, tuple[SimWorker, SimWorker | None]] = {}
 
-    def route(self, job: Job, cluster: Cluster) -> Assignment:
+    def route(self, job: Job, cluster: SimCluster) -> Assignment:
         known = self._homes.get(job.conversation.id)
         if known is None or self._rng.random() < self._lost:
             home, prefill = self._homes[job.conversation.id] = self._place(cluster)
@@ -39,7 +39,7 @@ class ReleasedRouter(FixedPaths):
             return Assignment(Route.D_LOCAL, home)
         return Assignment(Route.P_D, home, prefill)
 
-    def _place(self, cluster: Cluster) -> tuple[Worker, Worker | None]:
+    def _place(self, cluster: SimCluster) -> tuple[SimWorker, SimWorker | None]:
         """Where a conversation goes that is new to the proxy."""
         hashed = self._rng.getrandbits(61)
         replicas, decodes = cluster.of(Role.REPLICA), cluster.of(Role.DECODE)

@@ -12,7 +12,7 @@ from ppd.core.prefixes import NOTHING, Held, Marks
 from ppd.core.records import TurnRecord
 from ppd.core.sessions import Mark, Session, SessionStore
 from ppd.core.table import Table
-from simulator.cluster import Assignment, Cluster, Job
+from simulator.cluster import Assignment, Job, SimCluster
 from simulator.dispatch import SimulatedFleet
 from simulator.meter import Meter
 from simulator.online import Online
@@ -71,7 +71,7 @@ class PolicyRouter:
 
     # --- the cluster's questions -------------------------------------------------------------------
 
-    def route(self, job: Job, cluster: Cluster) -> Assignment:
+    def route(self, job: Job, cluster: SimCluster) -> Assignment:
         now_s = cluster.now_s
         if self.fleet is None:
             self.fleet = SimulatedFleet(cluster)
@@ -109,7 +109,7 @@ class PolicyRouter:
             self._meters[route.prefill.name].unsent_kv_tokens -= note.unsent_kv_tokens
             note.unsent_kv_tokens = 0
 
-    def finished(self, job: Job, cluster: Cluster) -> None:
+    def finished(self, job: Job, cluster: SimCluster) -> None:
         route, note = job.route, job.note
         assert route is not None  # noqa: S101
         self.moved(job)
@@ -140,7 +140,7 @@ class PolicyRouter:
         if self.online is not None:
             self.online.turn(self._record(job, cluster.now_s), cluster.now_s)
 
-    def tick(self, cluster: Cluster) -> None:
+    def tick(self, cluster: SimCluster) -> None:
         for meter in self._meters.values():
             load = meter.measure(cluster.now_s)
             if self.online is not None and meter.decodes:

@@ -16,7 +16,7 @@ from ppd.core.names import Role
 from ppd.core.seeds.sweep import Key, Point
 from simulator import parallel
 from simulator.arrivals import poisson
-from simulator.cluster import Cluster, ClusterSpec, Job, WorkerSpec
+from simulator.cluster import ClusterSpec, Job, SimCluster, WorkerSpec
 from simulator.conversation import Conversation, TurnSpec
 from simulator.released import ReleasedRouter
 
@@ -153,7 +153,7 @@ def simulate(key: Key, constants: Constants, seed: int = 0, count: int | None = 
     local = frozenset(name for name, _ in parse_config(config) if name.startswith("pD"))
     router = ReleasedRouter(local, constants.lost, seed)
     chats = conversations(workload, qps, seed, count=count, kept_tokens=constants.kept_tokens)
-    return Cluster(cluster_spec(config, constants), router).run(chats)
+    return SimCluster(cluster_spec(config, constants), router).run(chats)
 
 
 def point(key: Key, jobs: list[Job]) -> Point:

@@ -25,7 +25,7 @@ class Length:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class WorkloadShape:
     """One kind of chat. Turns are geometric between bounds; think time is exponential."""
 
     first_in: Length
@@ -56,14 +56,14 @@ class Shape:
 
 
 # ShareGPT: short questions, answers of a few hundred tokens, 2 to 20 turns. WildChat: longer pastes.
-SHAREGPT = Shape(Length(60, 1.1), Length(40, 1.0), Length(180, 0.8, high=1024), mean_turns=4.0)
-WILDCHAT = Shape(Length(150, 1.4), Length(70, 1.3), Length(280, 0.7, high=1536), mean_turns=4.5)
-LONG_CONTEXT = Shape(
+SHAREGPT = WorkloadShape(Length(60, 1.1), Length(40, 1.0), Length(180, 0.8, high=1024), mean_turns=4.0)
+WILDCHAT = WorkloadShape(Length(150, 1.4), Length(70, 1.3), Length(280, 0.7, high=1536), mean_turns=4.5)
+LONG_CONTEXT = WorkloadShape(
     Length(9000, 0.4, high=20_000), Length(120, 0.8), Length(150, 0.6, high=600), mean_turns=5.0
 )
-DECODE_HEAVY = Shape(Length(60, 0.8), Length(40, 0.6), Length(700, 0.4, high=1500), mean_turns=4.0)
-PREFILL_HEAVY = Shape(Length(1200, 0.5), Length(900, 0.5), Length(50, 0.6, high=200), mean_turns=5.0)
-AGENTIC = Shape(
+DECODE_HEAVY = WorkloadShape(Length(60, 0.8), Length(40, 0.6), Length(700, 0.4, high=1500), mean_turns=4.0)
+PREFILL_HEAVY = WorkloadShape(Length(1200, 0.5), Length(900, 0.5), Length(50, 0.6, high=200), mean_turns=5.0)
+AGENTIC = WorkloadShape(
     Length(800, 0.4),
     Length(250, 0.7),
     Length(70, 0.7, high=400),
@@ -73,13 +73,15 @@ AGENTIC = Shape(
     think_s=0.5,
     shared_tokens=2048,
 )
-SIXTEEN_TURNS = Shape(Length(80, 0.8), Length(60, 0.8), Length(150, 0.6, high=600), 16.0, 16, 16, think_s=1.0)
+SIXTEEN_TURNS = WorkloadShape(
+    Length(80, 0.8), Length(60, 0.8), Length(150, 0.6, high=600), 16.0, 16, 16, think_s=1.0
+)
 
 Arrivals = Callable[[random.Random, float, float], Iterator[float]]
 
 
 def generate(
-    shape: Shape, per_s: float, duration_s: float, seed: int, arrivals: Arrivals = poisson
+    shape: WorkloadShape, per_s: float, duration_s: float, seed: int, arrivals: Arrivals = poisson
 ) -> list[Conversation]:
     """The chats of a seed are the same at any rate, and only begin sooner or later."""
     starts = arrivals(random.Random(seed), per_s, duration_s)
@@ -102,7 +104,7 @@ __all__ = [
     "SIXTEEN_TURNS",
     "WILDCHAT",
     "Length",
-    "Shape",
+    "WorkloadShape",
     "bursty",
     "generate",
     "joined",

@@ -3,7 +3,7 @@
 import asyncio
 
 from workers.engine.client import EngineClient, EngineError
-from workers.engine.metrics import Sample
+from workers.engine.metrics import EngineSample
 
 
 class Pulse:
@@ -19,7 +19,7 @@ class Pulse:
         """It did not answer."""
         self.silent_s += waited_s
 
-    def answered(self, sample: Sample, waited_s: float) -> None:
+    def answered(self, sample: EngineSample, waited_s: float) -> None:
         """Record an answer that came `waited_s` seconds after the previous one."""
         self.silent_s = 0.0
         moved = sample.steps != self._steps or not sample.running
@@ -39,7 +39,7 @@ class HealthCheck:
         self._moved = False
         self._restarted = False
 
-    def saw(self, sample: Sample) -> None:
+    def saw(self, sample: EngineSample) -> None:
         """A reading of the engine's metrics, from the load reports."""
         self._moved = self._moved or sample.steps > self._steps
         self._restarted = self._restarted or sample.steps < self._steps

@@ -13,7 +13,7 @@ from ppd.core.names import load_subject
 from ppd.core.records import WorkerLoad, encode
 from ppd.runtime.bus import Bus
 from workers.engine.client import EngineClient, EngineError, EngineSilentError
-from workers.engine.metrics import NAMES, Sample
+from workers.engine.metrics import NAMES, EngineSample
 from workers.health import Pulse
 from workers.receiver import ReportReceiver
 
@@ -31,10 +31,10 @@ class LoadMeter:
         self._worker_id = worker_id
         self._seq = 0
         self._last = WorkerLoad(worker_id=worker_id)
-        self._past: deque[tuple[float, Sample]] = deque()
+        self._past: deque[tuple[float, EngineSample]] = deque()
         self._speed = PrefillSpeed()
 
-    def report(self, now_s: float, sample: Sample, queued_prefill_tokens: int | None) -> WorkerLoad:
+    def report(self, now_s: float, sample: EngineSample, queued_prefill_tokens: int | None) -> WorkerLoad:
         """The report for `sample`, taken at `now_s` of a monotonic clock.
 
         `queued_prefill_tokens` is the connector's count; without a connector (None) it is estimated by the
@@ -96,7 +96,7 @@ class LoadReports:
         engine: EngineClient,
         bus: Bus,
         reports: ReportReceiver,
-        saw: Callable[[Sample], None],
+        saw: Callable[[EngineSample], None],
     ) -> None:
         self._subject = load_subject(namespace, worker_id)
         self._meter = LoadMeter(worker_id)
@@ -111,7 +111,7 @@ class LoadReports:
         while True:
             began_s = time.monotonic()
             try:
-                sample = Sample.parse(await self._read())
+                sample = EngineSample.parse(await self._read())
             except EngineSilentError:
                 await self._silence()
             except (EngineError, ValueError) as error:

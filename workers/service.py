@@ -11,7 +11,7 @@ from ppd.core.records import WorkerRecord
 from ppd.runtime.registry import Registration
 from workers.describe import other_models
 from workers.engine.client import EngineClient, EngineError
-from workers.engine.metrics import NAMES, Sample
+from workers.engine.metrics import NAMES, EngineSample
 from workers.engine.process import EngineProcess
 from workers.health import HealthCheck
 from workers.load import LoadReports
@@ -94,7 +94,7 @@ class Service:
         await asyncio.sleep(_GRACE_S)
         while True:
             with contextlib.suppress(EngineError, ValueError):
-                sample = Sample.parse(await self._engine.metrics(NAMES))
+                sample = EngineSample.parse(await self._engine.metrics(NAMES))
                 unread = self._record.role is Role.PREFILL and sample.kv_use > 0
                 if not (sample.running or sample.waiting or unread):
                     return

@@ -75,7 +75,7 @@ class Steps:
             self._running = [stream for stream in self._running if stream()]
 
 
-class Engine(asyncio.Protocol):
+class StandInEngine(asyncio.Protocol):
     """One connection."""
 
     def __init__(self, gap_s: float, chunks: tuple[list[bytes], bytes], steps: Steps | None = None) -> None:
@@ -140,7 +140,7 @@ async def _main(port: int, gap_s: float, count: int, batched: bool) -> None:
     steps = Steps(gap_s) if batched else None
     loop = asyncio.get_running_loop()
     for each in (port, port + 1):
-        await loop.create_server(lambda: Engine(gap_s, chunks, steps), "127.0.0.1", each, backlog=1024)
+        await loop.create_server(lambda: StandInEngine(gap_s, chunks, steps), "127.0.0.1", each, backlog=1024)
     await (steps.run() if steps else asyncio.Event().wait())
 
 

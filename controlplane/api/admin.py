@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from controlplane.admission.keys import is_admin
 from controlplane.api.parts import Parts
-from controlplane.api.planner_client import Planner
+from controlplane.api.planner_client import PlannerClient
 from controlplane.errors import ApiError
 from ppd.core.names import Route
 from ppd.core.records import encode, known
@@ -41,7 +41,7 @@ def router(parts: Parts) -> APIRouter:
 
     admin = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(allowed)])
     _of_this_process(admin, parts)
-    _of_the_planner(admin, Planner(parts.bus, parts.settings.namespace))
+    _of_the_planner(admin, PlannerClient(parts.bus, parts.settings.namespace))
     return admin
 
 
@@ -149,7 +149,7 @@ def _workers(parts: Parts) -> list[dict[str, Any]]:
     ]
 
 
-def _of_the_planner(admin: APIRouter, planner: Planner) -> None:
+def _of_the_planner(admin: APIRouter, planner: PlannerClient) -> None:
     """Questions and orders that go on to whichever planner leads; 503 while none does."""
 
     async def which(model: Name = "", placement: Name = "") -> Which:

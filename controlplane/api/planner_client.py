@@ -12,7 +12,7 @@ from ppd.runtime.bus import Bus, BusError
 _ANSWER_S = 8.0
 
 
-class Planner:
+class PlannerClient:
     def __init__(self, bus: Bus, namespace: str) -> None:
         self._bus = bus
         self._namespace = namespace

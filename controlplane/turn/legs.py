@@ -18,7 +18,7 @@ from controlplane.settings import FrontendSettings
 from controlplane.telemetry import metrics
 from controlplane.turn import handoff
 from controlplane.turn.leg import MAX_CRASHES, QUEUE, EngineFailedError, Engines, StreamBrokenError
-from controlplane.turn.route import Plan, Router
+from controlplane.turn.route import Router, WorkerPlan
 from controlplane.turn.state import TurnState
 from controlplane.turn.stored import StoredResponses
 from ppd.core import names
@@ -51,7 +51,7 @@ class Legs:
         self._log = logger
         self._loop = asyncio.get_running_loop()
 
-    async def run(self, turn: TurnState, plan: Plan) -> None:
+    async def run(self, turn: TurnState, plan: WorkerPlan) -> None:
         """Both legs. Raises EngineFailedError while another D may still take the turn."""
         features = turn.conversation.turn
         lacks = max(0, features.prompt - (features.d_cached if plan.cached else 0))
@@ -88,7 +88,7 @@ class Legs:
         finally:
             connection.close()
 
-    async def _prefill(self, turn: TurnState, plan: Plan) -> Prefilled | None:
+    async def _prefill(self, turn: TurnState, plan: WorkerPlan) -> Prefilled | None:
         """The hop through P, or through another P; None where none of them could: D then does it all."""
         tried: frozenset[str] = frozenset()
         worker: Worker | None = plan.prefill

@@ -23,7 +23,7 @@ _ONE_MOVE_S = 0.5  # two load reports
 _MAX_MOVES = 4096
 
 
-class Plan(msgspec.Struct, frozen=True):
+class WorkerPlan(msgspec.Struct, frozen=True):
     """What a turn will do, with this frontend's own workers."""
 
     decision: Decision
@@ -59,7 +59,7 @@ class Router:
         now_s: float,
         failed: frozenset[str] = frozenset(),
         force: Route | None = None,
-    ) -> Plan:
+    ) -> WorkerPlan:
         """`failed`: workers that this turn tried already. Raises ApiError (503) where nobody can serve it."""
         table = self.tables.table(request.base, self.cluster.placement(request.base))
         fleet = _Fleet(self, request.model, now_s, failed)
@@ -69,7 +69,7 @@ class Router:
         except NoWorkerError:
             raise ApiError(503, NO_WORKER, retry_after_s=1) from None
         workers, prefill = self.cluster.workers, found.prefill
-        return Plan(
+        return WorkerPlan(
             found.decision,
             found.route,
             found.reason,
@@ -82,7 +82,9 @@ class Router:
             found.turn.p_cached,
         )
 
-    def patience(self, plan: Plan, prefill: Worker, turn: Turn, sent_s: float) -> Callable[[float], bool]:
+    def patience(
+        self, plan: WorkerPlan, prefill: Worker, turn: Turn, sent_s: float
+    ) -> Callable[[float], bool]:
         """Whether a turn should wait on for `prefill`, which works, or have D compute its prompt.
 
         What is left of P's queue, as it was when the turn was sent, is compared with D's queue of now. One
@@ -108,7 +110,7 @@ class Router:
         return wait_on
 
     def another_prefill(
-        self, plan: Plan, request: Request, now_s: float, failed: frozenset[str]
+        self, plan: WorkerPlan, request: Request, now_s: float, failed: frozenset[str]
     ) -> Worker | None:
         """A P that was not tried yet and that this plan's D can pull from."""
         found = self.cluster.ready(request.model, Role.PREFILL, now_s, failed)
@@ -135,10 +137,10 @@ class Router:
         return any(self.cluster.ready(model, role, now_s, failed) for role in Role)
 
 
-def whole_on(worker: Worker) -> Plan:
+def whole_on(worker: Worker) -> WorkerPlan:
     """The plan of a request that only this worker can serve."""
     path = Route.D_LOCAL if worker.record.role is Role.DECODE else Route.REPLICA
-    return Plan(Decision(path, Reason.ONE_ENGINE), path, Reason.ONE_ENGINE, None, worker, False)
+    return WorkerPlan(Decision(path, Reason.ONE_ENGINE), path, Reason.ONE_ENGINE, None, worker, False)
 
 
 class _Fleet:

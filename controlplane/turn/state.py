@@ -16,7 +16,7 @@ from controlplane.http.exchange import Exchange
 from controlplane.http.http_request import Headers
 from controlplane.telemetry.spans import Spans
 from controlplane.turn.features import Conversation
-from controlplane.turn.route import Plan
+from controlplane.turn.route import WorkerPlan
 from ppd.core.names import (
     H_DECODE,
     H_PREFILL,
@@ -80,7 +80,12 @@ class TurnState:
     """One request on its engines. Filled step by step; the ledger reads it at the end."""
 
     def __init__(
-        self, arrival: RequestState, target: Target, conversation: Conversation, plan: Plan, placed_s: float
+        self,
+        arrival: RequestState,
+        target: Target,
+        conversation: Conversation,
+        plan: WorkerPlan,
+        placed_s: float,
     ) -> None:
         self.target = target
         self.arrival = arrival
@@ -125,7 +130,7 @@ class TurnState:
 
     # --- what happens, in order ---
 
-    def place(self, plan: Plan) -> None:
+    def place(self, plan: WorkerPlan) -> None:
         """Other engines take the turn."""
         self.plan = plan
         self.prefill_worker, self.prefill_cached, self.handed_off = None, -1, False

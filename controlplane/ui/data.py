@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from controlplane.api.parts import Parts
-from controlplane.api.planner_client import Planner
+from controlplane.api.planner_client import PlannerClient
 from controlplane.errors import ApiError
 from controlplane.shared.siblings import Gauges
 from controlplane.ui import cluster, table, turns
@@ -28,7 +28,7 @@ def _json(data: Any) -> Response:
 
 def router(parts: Parts) -> APIRouter:
     """To be mounted where the page looks for it."""
-    settings, planner = parts.settings, Planner(parts.bus, parts.settings.namespace)
+    settings, planner = parts.settings, PlannerClient(parts.bus, parts.settings.namespace)
     guard = Guard(settings.admin_key, settings.host)
     own = {
         "version": version("ppd"),

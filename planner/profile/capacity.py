@@ -26,7 +26,7 @@ WINDOW_S = 10.0  # as in the paper
 _LEAST_WINDOW_S = 3.0
 
 
-class Shape(msgspec.Struct, frozen=True):
+class MeasuredShape(msgspec.Struct, frozen=True):
     """A cell without its level."""
 
     context: Context
@@ -73,19 +73,19 @@ async def _prefill_burst(frontend: Frontend, words: Words) -> float:
     return sum(tokens for _, tokens in found) / (time.monotonic() - began_s)
 
 
-def conversations_per_s(speeds: Speeds, shape: Shape, turns: int) -> float:
+def conversations_per_s(speeds: Speeds, shape: MeasuredShape, turns: int) -> float:
     """What P's prefills and D's decoding leave room for, the narrower of the two."""
     tokens_in, tokens_out = _work(shape, turns)
     return 1 / max(tokens_in / speeds.prefill_tokens_per_s, tokens_out / speeds.decode_tokens_per_s)
 
 
-def conversation_s(speeds: Speeds, shape: Shape, turns: int) -> float:
+def conversation_s(speeds: Speeds, shape: MeasuredShape, turns: int) -> float:
     """How long one takes at most, on a cluster that is busy but keeps up."""
     tokens_in, tokens_out = _work(shape, turns)
     return tokens_in / speeds.prefill_tokens_per_s + tokens_out * speeds.step_ms / 1e3
 
 
-def _work(shape: Shape, turns: int) -> tuple[int, int]:
+def _work(shape: MeasuredShape, turns: int) -> tuple[int, int]:
     """Tokens that P computes (the last answer again, with each new prompt), and that D decodes."""
     first = CONTEXT_TOKENS[shape.context] // 2
     n_in, n_out = SHAPES[shape.ratio]
@@ -106,7 +106,7 @@ def rates(capacity: float) -> dict[float, float]:
     return {lowest: min(lowest, SUSTAINED * capacity)} | {q: r for q, r in found.items() if q > lowest}
 
 
-class Plan(msgspec.Struct, frozen=True):
+class MeasurementPlan(msgspec.Struct, frozen=True):
     """How one cell is measured on one path."""
 
     cell: Cell
@@ -136,12 +136,12 @@ def plan(
     turns: int,
     least: int,
     window_s: float,
-    taken_s: Mapping[Shape, float],
-) -> Plan:
+    taken_s: Mapping[MeasuredShape, float],
+) -> MeasurementPlan:
     """`least`: conversations counted at least; `taken_s`: how long a shape's took, where known."""
-    shape = Shape(cell.context, cell.ratio)
+    shape = MeasuredShape(cell.context, cell.ratio)
     latency_s = taken_s.get(shape) or conversation_s(speeds, shape, turns)
     counted = max(least, ceil(rate * window_s))
     lead = min(counted, ceil(rate * latency_s))
     seconds = (lead + counted) / rate + latency_s
-    return Plan(cell, rate, lead, counted, seconds, 30 + 10 * latency_s)
+    return MeasurementPlan(cell, rate, lead, counted, seconds, 30 + 10 * latency_s)

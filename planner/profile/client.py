@@ -21,7 +21,7 @@ class TurnError(Exception):
     """One turn failed; the message says how."""
 
 
-class Answer(msgspec.Struct):
+class MeasuredAnswer(msgspec.Struct):
     """One finished turn. Times in ms as the client saw them; TPOT is the mean after the first token."""
 
     text: str = ""
@@ -34,7 +34,7 @@ class Answer(msgspec.Struct):
     cached_tokens: int = -1
 
 
-class Cluster(msgspec.Struct, frozen=True):
+class MeasuredCluster(msgspec.Struct, frozen=True):
     """What the frontend says of the model that is to be measured."""
 
     model: str
@@ -53,7 +53,7 @@ class Frontend:
         self._admin_key = admin_key
         self.model = ""
 
-    async def cluster(self, model: str = "") -> Cluster:
+    async def cluster(self, model: str = "") -> MeasuredCluster:
         """The one model that is served, or `model`. Raises ProfileError."""
         health = await self._get("/health")
         served = {name: each for name, each in (health.get("models") or {}).items() if each.get("servable")}
@@ -65,7 +65,9 @@ class Frontend:
         length = next((each.get("max_model_len") for each in listed if each.get("id") == name), None)
         self.model = name
         about = served[name]
-        return Cluster(name, str(about["placement"]), int(length or 0), int(about["table_version"] or 0))
+        return MeasuredCluster(
+            name, str(about["placement"]), int(length or 0), int(about["table_version"] or 0)
+        )
 
     async def _get(self, path: str) -> dict[str, Any]:
         try:
@@ -84,7 +86,7 @@ class Frontend:
         session: str,
         deadline_s: float,
         path: Route | None = None,
-    ) -> Answer:
+    ) -> MeasuredAnswer:
         """One streamed turn of exactly `n_out` tokens. Raises TurnError, also after the deadline."""
         body = {
             "model": self.model,
@@ -108,20 +110,22 @@ class Frontend:
         except (aiohttp.ClientError, OSError, msgspec.DecodeError, ValueError) as error:
             raise TurnError(str(error) or type(error).__name__) from error
 
-    async def _stream(self, body: dict[str, Any], headers: dict[str, str]) -> Answer:
+    async def _stream(self, body: dict[str, Any], headers: dict[str, str]) -> MeasuredAnswer:
         began_s = time.monotonic()
         url = f"{self._url}/v1/chat/completions"
         async with self._http.post(url, data=msgspec.json.encode(body), headers=headers) as answer:
             if answer.status != 200:
                 raise TurnError(f"{answer.status}: {(await answer.text())[:300]}")
-            found = Answer(route=answer.headers.get(H_ROUTE, ""), reason=answer.headers.get(H_REASON, ""))
+            found = MeasuredAnswer(
+                route=answer.headers.get(H_ROUTE, ""), reason=answer.headers.get(H_REASON, "")
+            )
             await _read(answer, found, began_s)
         if not found.ttft_ms or not found.completion_tokens:
             raise TurnError("the answer had no token, or no usage")
         return found
 
 
-async def _read(answer: aiohttp.ClientResponse, found: Answer, began_s: float) -> None:
+async def _read(answer: aiohttp.ClientResponse, found: MeasuredAnswer, began_s: float) -> None:
     """Fill `found` from the stream. Raises TurnError if it ends without its `[DONE]`."""
     first_s = last_s = 0.0
     pieces: list[str] = []

@@ -3,8 +3,8 @@
 import secrets
 import time
 
-from planner.profile.client import Answer, Frontend, TurnError
-from planner.profile.records import Sample
+from planner.profile.client import Frontend, MeasuredAnswer, TurnError
+from planner.profile.records import TurnSample
 from planner.profile.words import Words
 from ppd.core.cells import CONTEXT_TOKENS, SHAPES, Cell
 from ppd.core.names import Route
@@ -12,7 +12,7 @@ from ppd.core.names import Route
 
 async def hold(
     frontend: Frontend, words: Words, cell: Cell, path: Route, turns: int, deadline_s: float
-) -> list[Sample]:
+) -> list[TurnSample]:
     """The samples of turns 2 to `turns`; the one that failed is the last. Never raises TurnError."""
     began_s = time.monotonic()
     first = CONTEXT_TOKENS[cell.context] // 2  # as long in as out
@@ -20,7 +20,7 @@ async def hold(
     session = f"profile-{secrets.token_hex(8)}"
     system, user = words.opening(first)
     messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-    samples: list[Sample] = []
+    samples: list[TurnSample] = []
     turn, n_ctx = 1, 0
     try:
         answer = await frontend.ask(messages, first, session, deadline_s)
@@ -33,13 +33,13 @@ async def hold(
             answer = await frontend.ask(messages, shape.n_out, session, deadline_s, path)
             samples.append(_sample(turn, n_ctx, answer, path, time.monotonic() - began_s))
     except TurnError as error:
-        samples.append(Sample(turn=turn, n_ctx=n_ctx, error=str(error)))
+        samples.append(TurnSample(turn=turn, n_ctx=n_ctx, error=str(error)))
     return samples
 
 
-def _sample(turn: int, n_ctx: int, answer: Answer, path: Route, conversation_s: float) -> Sample:
+def _sample(turn: int, n_ctx: int, answer: MeasuredAnswer, path: Route, conversation_s: float) -> TurnSample:
     """A turn that went another way than asked measured another path."""
-    return Sample(
+    return TurnSample(
         turn=turn,
         ttft_ms=answer.ttft_ms,
         tpot_ms=answer.tpot_ms,

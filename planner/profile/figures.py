@@ -7,8 +7,8 @@ from statistics import fmean, stdev
 
 import msgspec
 
-from planner.profile.capacity import Shape
-from planner.profile.records import Flag, Point, Sample
+from planner.profile.capacity import MeasuredShape
+from planner.profile.records import Flag, Point, TurnSample
 from ppd.core import cells
 from ppd.core.cells import Cell
 from ppd.core.names import Route
@@ -42,7 +42,7 @@ class PathFigures(msgspec.Struct, frozen=True):
     saturated: bool
 
 
-_Measured = dict[Route, list[tuple[Point, list[Sample]]]]
+_Measured = dict[Route, list[tuple[Point, list[TurnSample]]]]
 
 
 class CellFigures(msgspec.Struct, frozen=True):
@@ -75,10 +75,10 @@ def figures(points: Iterable[Point]) -> dict[Cell, CellFigures]:
     return found
 
 
-def _by_cell(point: Point) -> dict[Cell, list[Sample]]:
+def _by_cell(point: Point) -> dict[Cell, list[TurnSample]]:
     """Turn 2 has the cell's own shape; by later turns the context may have grown into the next class."""
     planned = cells.parse_cell(point.cell)
-    found: dict[Cell, list[Sample]] = {}
+    found: dict[Cell, list[TurnSample]] = {}
     for sample in point.samples:
         if sample.ok:
             context = planned.context if sample.turn == 2 else cells.context_class(sample.n_ctx)
@@ -86,7 +86,7 @@ def _by_cell(point: Point) -> dict[Cell, list[Sample]]:
     return found
 
 
-def _pool(measured: list[tuple[Point, list[Sample]]]) -> PathFigures:
+def _pool(measured: list[tuple[Point, list[TurnSample]]]) -> PathFigures:
     clean = [each for each in measured if each[0].flag is None]
     samples = [sample for _, listed in clean or measured for sample in listed]
     n_points = len(clean or measured)
@@ -103,27 +103,27 @@ def _figure(values: list[float], points: int) -> Figure:
     return Figure(fmean(values), stdev(values) if len(values) > 1 else fmean(values), len(values), points)
 
 
-def conversation_s(points: Iterable[Point]) -> dict[Shape, float]:
+def conversation_s(points: Iterable[Point]) -> dict[MeasuredShape, float]:
     """Seconds that a conversation took: the slowest point's mean."""
-    slowest: dict[Shape, float] = {}
+    slowest: dict[MeasuredShape, float] = {}
     for point in points:
         taken = [sample.conversation_s for sample in point.samples if sample.ok]
         if taken:
             cell = cells.parse_cell(point.cell)
-            shape = Shape(cell.context, cell.ratio)
+            shape = MeasuredShape(cell.context, cell.ratio)
             slowest[shape] = max(slowest.get(shape, 0.0), fmean(taken))
     return slowest
 
 
-def ceilings(points: Iterable[Point]) -> dict[Shape, float]:
+def ceilings(points: Iterable[Point]) -> dict[MeasuredShape, float]:
     """Rates that the cluster does not keep up with: those at which a path's points were flagged again and
     again, TRIES times at least, less a margin."""
     flagged = Counter((p.cell, p.path, p.rate) for p in points if p.flag)
-    found: dict[Shape, float] = {}
+    found: dict[MeasuredShape, float] = {}
     for (name, _, rate), times in flagged.items():
         if times >= TRIES:
             cell = cells.parse_cell(name)
-            shape = Shape(cell.context, cell.ratio)
+            shape = MeasuredShape(cell.context, cell.ratio)
             found[shape] = min(found.get(shape, inf), _RETREAT * rate)
     return found
 

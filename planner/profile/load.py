@@ -5,10 +5,10 @@ import random
 import time
 from statistics import fmean
 
-from planner.profile.capacity import Plan
+from planner.profile.capacity import MeasurementPlan
 from planner.profile.client import Frontend
 from planner.profile.conversation import hold
-from planner.profile.records import Flag, Point, Sample
+from planner.profile.records import Flag, Point, TurnSample
 from planner.profile.words import Words
 from ppd.core.names import Route
 
@@ -18,12 +18,12 @@ _LEAST_FOR_GROWTH = 6  # conversations
 
 
 async def measure(
-    frontend: Frontend, words: Words, plan: Plan, path: Route, turns: int, rng: random.Random
+    frontend: Frontend, words: Words, plan: MeasurementPlan, path: Route, turns: int, rng: random.Random
 ) -> Point:
     """Ends when the last conversation has; those of the lead are held and not counted."""
     began_s = time.monotonic()
     due_s = began_s
-    tasks: list[asyncio.Task[list[Sample]]] = []
+    tasks: list[asyncio.Task[list[TurnSample]]] = []
     async with asyncio.TaskGroup() as group:
         for gap_s in plan.gaps_s(rng):
             due_s += gap_s
@@ -52,7 +52,7 @@ def growth(conversation_s: list[float]) -> float:
     return fmean(conversation_s[half:]) / fmean(conversation_s[:half])
 
 
-def judge(samples: tuple[Sample, ...], grown: float) -> Flag | None:
+def judge(samples: tuple[TurnSample, ...], grown: float) -> Flag | None:
     if sum(sample.ok for sample in samples) < _USABLE * len(samples):
         return Flag.FAILED
     return Flag.SATURATED if grown > _GROWTH else None

@@ -2,7 +2,7 @@
 
 import secrets
 
-from planner.profile.client import Answer, Cluster, Frontend, TurnError
+from planner.profile.client import Frontend, MeasuredAnswer, MeasuredCluster, TurnError
 from planner.profile.figures import BASE
 from planner.profile.records import ProfileError
 from planner.profile.words import Words
@@ -57,7 +57,7 @@ async def pulls_back(frontend: Frontend, words: Words) -> str:
     return ""
 
 
-async def _second_turn(frontend: Frontend, words: Words, answered: int, path: Route) -> Answer:
+async def _second_turn(frontend: Frontend, words: Words, answered: int, path: Route) -> MeasuredAnswer:
     """The second answer of a conversation whose first had `answered` tokens. Raises TurnError."""
     session = secrets.token_hex(8)
     system, user = words.opening(_ASKED_TOKENS)
@@ -68,7 +68,7 @@ async def _second_turn(frontend: Frontend, words: Words, answered: int, path: Ro
     return await frontend.ask(messages, 2, session, _DEADLINE_S, path)
 
 
-def check(cluster: Cluster) -> None:
+def check(cluster: MeasuredCluster) -> None:
     """Raises ProfileError for a placement with nothing to decide."""
     placement = parse_placement(cluster.placement)
     if not placement.prefill or not placement.decode:

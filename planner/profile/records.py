@@ -18,7 +18,7 @@ class Flag(StrEnum):
     SATURATED = "saturated"  # conversations took longer and longer: the rate is more than the cluster serves
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class TurnSample(msgspec.Struct, frozen=True, kw_only=True):
     """One later turn of one conversation. Times in ms, tokens as the engine counted them."""
 
     turn: int
@@ -61,7 +61,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, tag="point"):
     cell: str
     path: Route
     rate: float  # conversations a second that were offered; the cell's level stands for it
-    samples: tuple[Sample, ...]
+    samples: tuple[TurnSample, ...]
     seconds: float
     ended_unix_s: float = 0.0
     flag: Flag | None = None

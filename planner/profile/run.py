@@ -8,8 +8,8 @@ from fnmatch import fnmatch
 import msgspec
 
 from planner.profile import capacity, choose, load, preflight
-from planner.profile.capacity import Plan, Shape
-from planner.profile.client import Cluster, Frontend
+from planner.profile.capacity import MeasuredShape, MeasurementPlan
+from planner.profile.client import Frontend, MeasuredCluster
 from planner.profile.figures import (
     BASE,
     TRIES,
@@ -56,7 +56,7 @@ class Run:
     def __init__(
         self,
         frontend: Frontend,
-        cluster: Cluster,
+        cluster: MeasuredCluster,
         journal: Journal,
         options: Options,
         classes: Iterable[Weights],
@@ -126,7 +126,7 @@ class Run:
     def _paths(self) -> tuple[Route, ...]:
         return BASE if self.without_pullback else (*BASE, Route.P_D_PULLBACK)
 
-    def _next(self) -> Plan | None:
+    def _next(self) -> MeasurementPlan | None:
         found = figures(self._journal.points)
         plans = self._plans(found)
         costs_s = {cell: len(self._paths) * plan.seconds * _BACKLOG for cell, plan in plans.items()}
@@ -138,7 +138,7 @@ class Run:
         self._say(str(cell))
         return plans[cell]
 
-    def _plans(self, found: Mapping[Cell, CellFigures]) -> dict[Cell, Plan]:
+    def _plans(self, found: Mapping[Cell, CellFigures]) -> dict[Cell, MeasurementPlan]:
         """Every cell that may be visited (again) and that the cluster keeps up with."""
         speeds = self._journal.speeds
         if speeds is None:
@@ -147,18 +147,18 @@ class Run:
         taken_s, too_much = conversation_s(points), ceilings(points)
         window_s = capacity.window_s(self._options.budget_s)
         rates = {}
-        for shape in {Shape(cell.context, cell.ratio) for cell in self.grid}:
+        for shape in {MeasuredShape(cell.context, cell.ratio) for cell in self.grid}:
             expected = capacity.conversations_per_s(speeds, shape, turns)
             rates[shape] = capacity.rates(min(expected, too_much.get(shape, expected)))
         plans = {}
         for cell in self.grid:
-            rate = rates[Shape(cell.context, cell.ratio)].get(cell.qps)
+            rate = rates[MeasuredShape(cell.context, cell.ratio)].get(cell.qps)
             once = self._options.budget_s is None and cell in found and found[cell].complete
             if rate and not once and self._visits.get(cell, 0) < _VISITS:
                 plans[cell] = capacity.plan(cell, rate, speeds, turns, self._options.least, window_s, taken_s)
         return plans
 
-    async def _visit(self, plan: Plan) -> None:
+    async def _visit(self, plan: MeasurementPlan) -> None:
         """All paths of one cell, in a random order; a flagged point is repeated. Raises ProfileError."""
         self._visits[plan.cell] = self._visits.get(plan.cell, 0) + 1
         for path in self._rng.sample(self._paths, len(self._paths)):

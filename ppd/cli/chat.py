@@ -36,7 +36,7 @@ class ChatSettings(CommandSettings):
     api_key: Secret = secret("where the frontend asks for one; from PPD_API_KEY alone")
 
 
-class Turn(msgspec.Struct):
+class ChatTurn(msgspec.Struct):
     """One answer: its text, how it travelled, and its times in ms (TPOT: mean after the first token)."""
 
     text: str = ""
@@ -89,11 +89,11 @@ async def _raise_for_status(answer: aiohttp.ClientResponse) -> None:
     raise ChatError(f"{answer.status}: {text}{hint}")
 
 
-async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any], out: Any) -> Turn:
+async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any], out: Any) -> ChatTurn:
     """One turn; the text is written to `out` as it comes. Raises ChatError."""
     began_s = time.monotonic()
     first_s = last_s = 0.0
-    turn = Turn()
+    turn = ChatTurn()
     async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
         await _raise_for_status(answer)
         turn.route = answer.headers.get(H_ROUTE, "?")
@@ -137,7 +137,7 @@ async def _first_model(url: str, key: str) -> str:
     return models[0]
 
 
-async def _one_turn(url: str, key: str, body: dict[str, Any]) -> Turn:
+async def _one_turn(url: str, key: str, body: dict[str, Any]) -> ChatTurn:
     async with _session(key) as session:
         return await ask(session, url, body, sys.stdout)
 

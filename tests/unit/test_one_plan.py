@@ -21,7 +21,7 @@ from ppd.core.records import WorkerRecord
 from ppd.core.sessions import Mark, Match, Pullback, Session
 from ppd.core.table import Table
 from simulator import workloads
-from simulator.cluster import Assignment, Cluster, Job
+from simulator.cluster import Assignment, Job, SimCluster
 from simulator.fleet import fleet
 from simulator.meter import Meter
 from simulator.router import PolicyRouter
@@ -48,7 +48,7 @@ class Recorder(PolicyRouter):
     def planned(self, standing: Standing, found: Plan, now_s: float) -> None:
         self.events.append(Event("plan", now_s, (standing, found)))
 
-    def route(self, job: Job, cluster: Cluster) -> Assignment:
+    def route(self, job: Job, cluster: SimCluster) -> Assignment:
         route = super().route(job, cluster)
         self.events.append(Event("book", cluster.now_s, job))
         return route
@@ -61,13 +61,13 @@ class Recorder(PolicyRouter):
         super().moved(job)
         self.events.append(Event("moved", 0.0, job))
 
-    def finished(self, job: Job, cluster: Cluster) -> None:
+    def finished(self, job: Job, cluster: SimCluster) -> None:
         super().finished(job, cluster)
         route = job.route
         moved = (route.prefill.name, route.worker.name, job.kv_bytes, job.kv_s) if _read(job) else None
         self.events.append(Event("finished", cluster.now_s, (job, moved)))
 
-    def tick(self, cluster: Cluster) -> None:
+    def tick(self, cluster: SimCluster) -> None:
         super().tick(cluster)
         for meter in self.meters():
             self.events.append(Event("report", cluster.now_s, meter.last_report))
@@ -179,7 +179,7 @@ def test_the_frontend_plans_every_turn_as_the_simulator_does(
     recorder = Recorder(policies.make(policy), table, WEIGHTS, placement, pullback=True, seed=3)
     _record_plans(recorder, monkeypatch)
     chats = workloads.generate(workloads.SHAREGPT, 4.0, 60.0, 5)
-    Cluster(fleet(placement), recorder).run(chats)
+    SimCluster(fleet(placement), recorder).run(chats)
     replay = Replay(recorder, table, policy)
     compared = 0
     for event in recorder.events:

@@ -30,7 +30,7 @@ _WANTED = frozenset(NAMES)
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class EngineSample:
     """The engine's counters and gauges at one moment, summed over its data-parallel ranks."""
 
     running: float = 0

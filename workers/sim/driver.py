@@ -12,7 +12,7 @@ _STALL_POLL_S = 0.02
 Pull = Callable[[Request], Awaitable[bool]]
 
 
-class Stream:
+class EngineStream:
     """One request under way: `tokens` is called as its tokens appear, `ended` is set when it is over."""
 
     def __init__(self, request: Request, tokens: Callable[[int, int], None], pull: Pull | None) -> None:
@@ -45,7 +45,7 @@ class Driver:
         self.pulled_tokens = 0
         self._speed = speed
         self._origin_s = time.monotonic()
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, EngineStream] = {}
         self._woken = asyncio.Event()
         self._pulls: set[asyncio.Task[None]] = set()
 
@@ -56,7 +56,7 @@ class Driver:
         """The engine's time: real time by the speed."""
         return (time.monotonic() - self._origin_s) * self._speed
 
-    def submit(self, stream: Stream) -> None:
+    def submit(self, stream: EngineStream) -> None:
         """Raises RequestTooLargeError if it can never run."""
         self.engine.submit(stream.request, self.now_s())
         self._streams[stream.request.request_id] = stream
@@ -121,7 +121,7 @@ class Driver:
             elif event.kind is EventKind.FINISHED:
                 self._finish(stream_or_none)
 
-    def _finish(self, stream: Stream) -> None:
+    def _finish(self, stream: EngineStream) -> None:
         request = stream.request
         del self._streams[request.request_id]
         self.finished += 1
@@ -131,7 +131,7 @@ class Driver:
             self.tpot_count += 1
         stream.ended.set()
 
-    async def _pull(self, stream: Stream) -> None:
+    async def _pull(self, stream: EngineStream) -> None:
         ok = stream.pull is not None and await stream.pull(stream.request)
         self.engine.pulled(stream.request, self.now_s(), ok)
         self._woken.set()

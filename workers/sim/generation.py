@@ -13,7 +13,7 @@ from aiohttp import web
 from ppd.core.engine import Request, RequestTooLargeError
 from ppd.core.names import Role
 from workers.sim import shapes, text
-from workers.sim.driver import Driver, Stream
+from workers.sim.driver import Driver, EngineStream
 from workers.sim.faults import Faults
 from workers.sim.handoff import Handoff, KvParams
 from workers.sim.moves import Moves
@@ -21,11 +21,11 @@ from workers.sim.names import Names
 from workers.sim.peers import Peers, readable
 from workers.sim.request import BadRequestError, Body, ParsedRequest, ask
 from workers.sim.settings import SimSettings
-from workers.sim.shapes import Shape
+from workers.sim.shapes import ApiShape
 from workers.sim.writer import StreamWriter
 
 
-class Api(Shape, Protocol):
+class Api(ApiShape, Protocol):
     """One API: how its requests are read, and what its answers look like."""
 
     prefix: str  # of an answer's id
@@ -99,7 +99,7 @@ class Generation:
             task.add_done_callback(self._background.discard)
 
     async def _serve(
-        self, http: web.Request, parsed: ParsedRequest, shape: Shape, request_id: str
+        self, http: web.Request, parsed: ParsedRequest, shape: ApiShape, request_id: str
     ) -> web.StreamResponse:
         created = int(time.time())
         self._handoff.begins(parsed.body.kv_transfer_params, request_id)
@@ -110,7 +110,7 @@ class Generation:
             response.enable_chunked_encoding()
             writer = StreamWriter(http, parsed, shape, request_id, created, self._faults)
         streams = [self._stream(parsed, i, request_id, writer) for i in range(len(parsed.answers))]
-        started: list[Stream] = []
+        started: list[EngineStream] = []
         try:
             for stream in streams:
                 self._driver.submit(stream)
@@ -139,7 +139,7 @@ class Generation:
 
     def _stream(
         self, parsed: ParsedRequest, index: int, request_id: str, writer: StreamWriter | None
-    ) -> Stream:
+    ) -> EngineStream:
         answer = parsed.answers[index]
         kv = parsed.body.kv_transfer_params
         whole = answer.prompt + "".join(answer.tokens)
@@ -165,9 +165,9 @@ class Generation:
             if writer is not None:
                 writer.tokens(index, first, last)
 
-        return Stream(request, push, pull)
+        return EngineStream(request, push, pull)
 
-    def _usage(self, parsed: ParsedRequest, streams: list[Stream]) -> dict[str, Any]:
+    def _usage(self, parsed: ParsedRequest, streams: list[EngineStream]) -> dict[str, Any]:
         prompt = sum(text.count(p) for p in parsed.prompts)
         completion = sum(len(a.tokens) for a in parsed.answers)
         first = streams[0].request

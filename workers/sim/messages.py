@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from workers.sim import text
-from workers.sim.request import Answer, BadRequestError, Body, ParsedRequest, parse_as
+from workers.sim.request import BadRequestError, Body, ParsedRequest, SimAnswer, parse_as
 from workers.sim.shapes import encode
 
 _STOPS = {"stop": "end_turn", "length": "max_tokens"}
@@ -62,7 +62,7 @@ class Messages:
         }
         return encode({**message, "kv_transfer_params": kv} if kv else message)
 
-    def frames(self, parsed: ParsedRequest, answer: Answer, request_id: str, created: int) -> "_Frames":
+    def frames(self, parsed: ParsedRequest, answer: SimAnswer, request_id: str, created: int) -> "_Frames":
         return _Frames(parsed, answer, request_id)
 
 
@@ -109,7 +109,7 @@ def _event(name: str, **data: Any) -> bytes:
 class _Frames:
     """The events of a streamed answer."""
 
-    def __init__(self, parsed: ParsedRequest, answer: Answer, request_id: str) -> None:
+    def __init__(self, parsed: ParsedRequest, answer: SimAnswer, request_id: str) -> None:
         self._answer = answer
         self._began = {
             **_head(parsed, request_id),

@@ -12,7 +12,7 @@ from workers.sim.messages import Messages
 from workers.sim.names import Names
 from workers.sim.request import BadRequestError, Body, parse_as, prompts_of
 from workers.sim.responses import Responses
-from workers.sim.shapes import OpenAi, Shape
+from workers.sim.shapes import ApiShape, OpenAi
 
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 _OPENAI = OpenAi(chat=True)
@@ -100,5 +100,5 @@ class ModelRoutes:
         return prompts_of(body, chat=body.messages is not None)[0]
 
 
-def _refusal(shape: Shape, error: BadRequestError) -> web.Response:
+def _refusal(shape: ApiShape, error: BadRequestError) -> web.Response:
     return web.json_response(shape.error(str(error), error.status, error.kind), status=error.status)

@@ -43,7 +43,7 @@ class Body(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Answer:
+class SimAnswer:
     """One choice: all of its tokens are known before the engine has made any."""
 
     index: int
@@ -57,7 +57,7 @@ class ParsedRequest:
     body: Body
     chat: bool
     prompts: list[str]
-    answers: list[Answer]
+    answers: list[SimAnswer]
     include_usage: bool
 
 
@@ -105,7 +105,7 @@ def ask(body: Body, chat: bool, max_model_len: int, mean_tokens: float) -> Parse
         limit = max_model_len if chat else 16
     if limit < 1 or body.min_tokens > limit:
         raise BadRequestError(f"max_tokens is {limit} and min_tokens {body.min_tokens}: that leaves nothing")
-    answers: list[Answer] = []
+    answers: list[SimAnswer] = []
     for prompt in prompts:
         room = max_model_len - text.count(prompt)
         if room < 1:
@@ -124,11 +124,11 @@ def _stops(stop: str | list[str] | None) -> list[str]:
     return [s for s in ([stop] if isinstance(stop, str) else stop or []) if s]
 
 
-def _answer(index: int, prompt: str, limit: int, mean: float, choice: int, stops: list[str]) -> Answer:
+def _answer(index: int, prompt: str, limit: int, mean: float, choice: int, stops: list[str]) -> SimAnswer:
     tokens, ended = text.answer(prompt, limit, mean, choice)
     whole = "".join(tokens)
     cut = min((at for s in stops if (at := whole.find(s)) >= 0), default=-1)
     if cut < 0:
-        return Answer(index, prompt, tokens, "stop" if ended else "length")
+        return SimAnswer(index, prompt, tokens, "stop" if ended else "length")
     kept = text.pieces(whole[:cut]) or [""]
-    return Answer(index, prompt, kept, "stop")
+    return SimAnswer(index, prompt, kept, "stop")

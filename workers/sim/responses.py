@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from workers.sim import shapes
-from workers.sim.request import Answer, BadRequestError, Body, ParsedRequest, parse_as
+from workers.sim.request import BadRequestError, Body, ParsedRequest, SimAnswer, parse_as
 from workers.sim.shapes import encode
 
 _KEPT = 4096
@@ -67,7 +67,7 @@ class Responses:
         response = self.respond(parsed, request_id, created, counts)
         return encode({**response, "kv_transfer_params": kv})
 
-    def frames(self, parsed: ParsedRequest, answer: Answer, request_id: str, created: int) -> "_Frames":
+    def frames(self, parsed: ParsedRequest, answer: SimAnswer, request_id: str, created: int) -> "_Frames":
         return _Frames(self, parsed, request_id, created)
 
     def respond(

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from workers.sim.request import Answer, Body, ParsedRequest, parse_as
+from workers.sim.request import Body, ParsedRequest, SimAnswer, parse_as
 
 encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
@@ -39,7 +39,7 @@ class Frames(Protocol):
         """The end of the stream; asked of the first choice alone."""
 
 
-class Shape(Protocol):
+class ApiShape(Protocol):
     """What one API's answers look like."""
 
     def error(self, message: str, status: int, kind: str) -> dict[str, Any]: ...
@@ -54,7 +54,7 @@ class Shape(Protocol):
     ) -> bytes:
         """The answer to a request that was not streamed."""
 
-    def frames(self, parsed: ParsedRequest, answer: Answer, request_id: str, created: int) -> Frames: ...
+    def frames(self, parsed: ParsedRequest, answer: SimAnswer, request_id: str, created: int) -> Frames: ...
 
 
 class OpenAi:
@@ -90,11 +90,11 @@ class OpenAi:
             }
         )
 
-    def frames(self, parsed: ParsedRequest, answer: Answer, request_id: str, created: int) -> Frames:
+    def frames(self, parsed: ParsedRequest, answer: SimAnswer, request_id: str, created: int) -> Frames:
         return _Chunks(parsed, answer, request_id, created)
 
 
-def _choice(parsed: ParsedRequest, answer: Answer) -> dict[str, Any]:
+def _choice(parsed: ParsedRequest, answer: SimAnswer) -> dict[str, Any]:
     content = "".join(answer.tokens)
     choice: dict[str, Any] = {"index": answer.index, "finish_reason": answer.finish, "stop_reason": None}
     if parsed.chat:
@@ -119,7 +119,7 @@ def _logprobs(tokens: list[str], chat: bool) -> dict[str, Any]:
 class _Chunks:
     """The chunks of one choice; what is the same in each is encoded once."""
 
-    def __init__(self, parsed: ParsedRequest, answer: Answer, request_id: str, created: int) -> None:
+    def __init__(self, parsed: ParsedRequest, answer: SimAnswer, request_id: str, created: int) -> None:
         kind = "chat.completion.chunk" if parsed.chat else "text_completion"
         self._head: dict[str, Any] = {
             "id": request_id,

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from workers.sim.faults import Faults
 from workers.sim.request import ParsedRequest
-from workers.sim.shapes import Shape
+from workers.sim.shapes import ApiShape
 
 
 class StreamWriter:
@@ -19,7 +19,7 @@ class StreamWriter:
         self,
         http: web.Request,
         parsed: ParsedRequest,
-        shape: Shape,
+        shape: ApiShape,
         request_id: str,
         created: int,
         faults: Faults,

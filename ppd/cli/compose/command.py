@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import AliasChoices, Field
 
 from ppd.cli.compose.layout import LayoutError, lay_out
-from ppd.cli.compose.render import Kind, Wanted, render, targets
+from ppd.cli.compose.render import Kind, NodeRequest, render, targets
 from ppd.core.hardware import HardwareError, load_profile
 from ppd.core.placement import PlacementError, parse_placement
 from ppd.runtime.settings import CommaList, CommandSettings, load
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     if len(nodes) > 1 and settings.output == "-":
         print("ppd compose: several nodes are several files: name them with --output", file=sys.stderr)
         return 2
-    wanted = Wanted(
+    wanted = NodeRequest(
         kind=_kind(settings),
         placement=str(placement),
         model=settings.model,

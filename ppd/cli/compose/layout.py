@@ -14,7 +14,7 @@ class LayoutError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineService:
     name: str  # `p0`, `d1`, `r0` …; unique in the cluster, and the name of its service
     role: Role
     gpus: tuple[str, ...]  # as the node counts them; empty: none is used
@@ -25,7 +25,7 @@ class Engine:
 @dataclass(frozen=True, slots=True)
 class Node:
     address: str  # that others reach it by; empty: the one node of a cluster with a network of its own
-    engines: tuple[Engine, ...]
+    engines: tuple[EngineService, ...]
 
 
 def lay_out(placement: Placement, gpus: tuple[str, ...], addresses: tuple[str, ...]) -> tuple[Node, ...]:
@@ -51,10 +51,14 @@ def lay_out(placement: Placement, gpus: tuple[str, ...], addresses: tuple[str, .
     )
 
 
-def _engines(named: list[tuple[str, Role]], gpus: tuple[str, ...], own_address: bool) -> tuple[Engine, ...]:
+def _engines(
+    named: list[tuple[str, Role]], gpus: tuple[str, ...], own_address: bool
+) -> tuple[EngineService, ...]:
     each = len(gpus) // len(named)
     return tuple(
-        Engine(name, role, gpus[i * each : (i + 1) * each], ENGINE_PORT + port, SIDE_CHANNEL_PORT + port)
+        EngineService(
+            name, role, gpus[i * each : (i + 1) * each], ENGINE_PORT + port, SIDE_CHANNEL_PORT + port
+        )
         for i, (name, role) in enumerate(named)
         for port in (0 if own_address else i,)
     )

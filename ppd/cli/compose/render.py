@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ppd.cli.compose import templates
-from ppd.cli.compose.layout import Engine, Node
+from ppd.cli.compose.layout import EngineService, Node
 
 
 class Kind(Enum):
@@ -26,7 +26,7 @@ _ENVIRONMENT = {Kind.GPU: templates.GPU_ENVIRONMENT, Kind.CPU: templates.CPU_ENV
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class NodeRequest:
     """What the engines of all nodes have in common."""
 
     kind: Kind
@@ -38,7 +38,7 @@ class Wanted:
     engine_args: tuple[str, ...]
 
 
-def render(wanted: Wanted, node: Node) -> str:
+def render(wanted: NodeRequest, node: Node) -> str:
     """The file for one node."""
     with_servers = node.address == wanted.servers
     where = f" Node {node.address}." if node.address else ""
@@ -71,7 +71,7 @@ def targets(nodes: tuple[Node, ...]) -> str:
     return json.dumps(groups, indent=1) + "\n"
 
 
-def _environment(wanted: Wanted, node: Node) -> str:
+def _environment(wanted: NodeRequest, node: Node) -> str:
     servers = wanted.servers
     shared = templates.ENVIRONMENT.format(
         etcd=f"{servers or 'etcd'}:2379",
@@ -82,11 +82,11 @@ def _environment(wanted: Wanted, node: Node) -> str:
     return shared + (templates.OWN_ADDRESS if own_address else "") + _ENVIRONMENT[wanted.kind]
 
 
-def _secrets(wanted: Wanted) -> dict[str, str]:
+def _secrets(wanted: NodeRequest) -> dict[str, str]:
     return templates.SECRETS | (templates.GPU_SECRETS if wanted.kind is Kind.GPU else {})
 
 
-def _worker(wanted: Wanted, node: Node, with_servers: bool) -> str:
+def _worker(wanted: NodeRequest, node: Node, with_servers: bool) -> str:
     """What the node's engines share. On one node each has an address of its own, on several the node's."""
     after = []
     if with_servers:
@@ -105,7 +105,7 @@ def _worker(wanted: Wanted, node: Node, with_servers: bool) -> str:
     )
 
 
-def _device(wanted: Wanted, engine: Engine) -> list[str]:
+def _device(wanted: NodeRequest, engine: EngineService) -> list[str]:
     if wanted.kind is Kind.SIM:
         return ["--engine", "sim", "--hardware", wanted.hardware]
     if wanted.kind is Kind.CPU:
@@ -114,7 +114,7 @@ def _device(wanted: Wanted, engine: Engine) -> list[str]:
     return device + (["--tensor-parallel", str(len(engine.gpus))] if len(engine.gpus) > 1 else [])
 
 
-def _service(wanted: Wanted, node: Node, engine: Engine) -> str:
+def _service(wanted: NodeRequest, node: Node, engine: EngineService) -> str:
     words = [
         *("ppd", "worker", "--role", engine.role.value, "--name", engine.name),
         *("--model", wanted.model.replace("$", "$$") or _MODEL[wanted.kind]),

@@ -18,7 +18,7 @@ import msgspec
 import nats.errors
 
 from ppd.cli.doctor.findings import Finding, failed, not_applicable, ok, warn
-from ppd.cli.doctor.wanted import Wanted
+from ppd.cli.doctor.wanted import Requirements
 from ppd.runtime.bus import Bus
 from ppd.runtime.endpoints import redacted
 
@@ -95,7 +95,7 @@ Ask = Callable[[str], Awaitable[Offset | None]]
 
 
 async def clock(
-    wanted: Wanted,
+    wanted: Requirements,
     synchronized: Callable[[], bool | None] = kernel_synchronized,
     ask_etcd: Ask = etcd_offset,
     ask_nats: Ask = nats_offset,

@@ -13,7 +13,7 @@ from ppd.cli.doctor.checks import CHECKS
 from ppd.cli.doctor.examine import examine
 from ppd.cli.doctor.findings import Check, Report, Result
 from ppd.cli.doctor.show import Show
-from ppd.cli.doctor.wanted import Wanted, guess_backend
+from ppd.cli.doctor.wanted import Requirements, guess_backend
 from ppd.cli.model import catalog
 from ppd.core.placement import parse_placement
 from ppd.runtime.settings import CommaList, CommandSettings, EtcdEndpoints, NatsEndpoints, load
@@ -62,7 +62,7 @@ class DoctorSettings(CommandSettings):
         return value
 
 
-def wanted_of(settings: DoctorSettings) -> Wanted:
+def wanted_of(settings: DoctorSettings) -> Requirements:
     """Raises ValueError, which names the flag."""
     try:
         placement = parse_placement(settings.placement)
@@ -71,7 +71,7 @@ def wanted_of(settings: DoctorSettings) -> Wanted:
     backend = settings.backend
     if backend == "auto":
         backend = "cuda" if settings.gpus else guess_backend()
-    return Wanted(
+    return Requirements(
         engine=settings.engine,
         backend=backend,
         placement=placement,
@@ -98,7 +98,9 @@ def _begin(checks: list[Check], console: Console, quiet: bool) -> Show | None:
     return None if quiet else Show(console, [check.name for check in checks])
 
 
-async def _run(checks: list[Check], settings: DoctorSettings, wanted: Wanted, show: Show | None) -> Report:
+async def _run(
+    checks: list[Check], settings: DoctorSettings, wanted: Requirements, show: Show | None
+) -> Report:
     def begin(check: Check) -> None:
         if show:
             show.begin(check)

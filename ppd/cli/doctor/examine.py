@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from ppd.cli.doctor.findings import Check, Finding, Report, Result, Status, failed, not_applicable
-from ppd.cli.doctor.wanted import Wanted
+from ppd.cli.doctor.wanted import Requirements
 
 
 async def examine(
     checks: Sequence[Check],
-    wanted: Wanted,
+    wanted: Requirements,
     patience: float,
     on_begin: Callable[[Check], None],
     on_end: Callable[[Result], None],
@@ -46,7 +46,7 @@ async def examine(
     return Report(ok=not broken, backend=wanted.backend, results=results)
 
 
-async def _run(check: Check, wanted: Wanted, patience: float) -> Finding:
+async def _run(check: Check, wanted: Requirements, patience: float) -> Finding:
     deadline_s = check.deadline_s * patience
     try:
         return await asyncio.wait_for(check.run(wanted), deadline_s)

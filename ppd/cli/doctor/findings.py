@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ppd.cli.doctor.wanted import Wanted
+from ppd.cli.doctor.wanted import Requirements
 from ppd.runtime.problem import Problem
 
 
@@ -50,7 +50,7 @@ class Check(NamedTuple):
     name: str
     group: str
     waits_for: str  # completes "waits until …"
-    run: Callable[[Wanted], Awaitable[Finding]]
+    run: Callable[[Requirements], Awaitable[Finding]]
     deadline_s: float
     needs: tuple[str, ...] = ()  # checks without which this one can show nothing
 

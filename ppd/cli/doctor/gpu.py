@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from ppd.cli.doctor.findings import Finding, failed, failed_by, not_applicable, ok, warn
-from ppd.cli.doctor.wanted import Wanted, has_nvidia_hardware
+from ppd.cli.doctor.wanted import Requirements, has_nvidia_hardware
 from ppd.runtime import cuda, programs
 from ppd.runtime.programs import Done, ProgramError
 
@@ -20,7 +20,7 @@ Look = Callable[[str], Awaitable[cuda.Seen]]
 Run = Callable[[list[str], float], Awaitable[Done]]
 
 
-class Row(NamedTuple):
+class GpuRow(NamedTuple):
     """One GPU as `nvidia-smi` lists it."""
 
     number: str
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 _QUERY = "index,driver_version,mig.mode.current,memory.total,memory.used"
 
 
-async def nvidia_smi(run: Run) -> list[Row]:
+async def nvidia_smi(run: Run) -> list[GpuRow]:
     """Empty where it is missing or fails: CUDA itself can work without it."""
     try:
         done = await run(["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"], _PROGRAM_S)
@@ -42,9 +42,9 @@ async def nvidia_smi(run: Run) -> list[Row]:
     rows = []
     for line in done.out.splitlines() if done.status == 0 else []:
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) == len(Row._fields):
+        if len(fields) == len(GpuRow._fields):
             number, driver, mig, memory, used = fields
-            rows.append(Row(number, driver, mig, _int(memory), _int(used)))
+            rows.append(GpuRow(number, driver, mig, _int(memory), _int(used)))
     return rows
 
 
@@ -52,7 +52,7 @@ def _int(text: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _without(wanted: Wanted, hardware: bool) -> Finding:
+def _without(wanted: Requirements, hardware: bool) -> Finding:
     if wanted.engine == "sim":
         return not_applicable("simulated engines use no GPU")
     if hardware:
@@ -63,7 +63,7 @@ def _without(wanted: Wanted, hardware: bool) -> Finding:
 
 
 async def driver(
-    wanted: Wanted,
+    wanted: Requirements,
     look: Look = cuda.look,
     run: Run = programs.run,
     torch_cuda: Callable[[], int] = cuda.torch_cuda,
@@ -83,7 +83,7 @@ async def driver(
 
 
 async def devices(
-    wanted: Wanted,
+    wanted: Requirements,
     look: Look = cuda.look,
     run: Run = programs.run,
     hardware: Callable[[], bool] = has_nvidia_hardware,
@@ -136,7 +136,7 @@ async def devices(
 
 
 async def container_toolkit(
-    wanted: Wanted, run: Run = programs.run, which: Callable[[str], str | None] = shutil.which
+    wanted: Requirements, run: Run = programs.run, which: Callable[[str], str | None] = shutil.which
 ) -> Finding:
     """Only containers need it, so that its absence is a warning unless an image is to be tried."""
     if not wanted.cuda:

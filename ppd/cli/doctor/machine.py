@@ -9,7 +9,7 @@ from ppd.cli import paths
 from ppd.cli.doctor.findings import Finding, failed, not_applicable, ok, warn
 from ppd.cli.doctor.model import Source, look
 from ppd.cli.doctor.threads import in_thread
-from ppd.cli.doctor.wanted import Wanted
+from ppd.cli.doctor.wanted import Requirements
 from ppd.cli.stack import ports as stack_ports
 from ppd.cli.stack.ports import PortError
 from ppd.cli.stack.state import StackState, running
@@ -20,7 +20,7 @@ _LOGS_BYTES = 2 * _GB  # logs, and NATS' data: tables, turns, sessions
 _UNKNOWN_MODEL_BYTES = 20 * _GB  # weights of a model whose size the hub does not tell
 
 
-def _model_folder(wanted: Wanted) -> Path:
+def _model_folder(wanted: Requirements) -> Path:
     """Where a download of it goes."""
     if wanted.model.packaged:
         return paths.models()
@@ -37,7 +37,7 @@ def _free(folder: Path) -> tuple[int, int]:
 
 
 async def disk(
-    wanted: Wanted, look: Source = look, free: Callable[[Path], tuple[int, int]] = _free
+    wanted: Requirements, look: Source = look, free: Callable[[Path], tuple[int, int]] = _free
 ) -> Finding:
     """Free space for logs and data, and for a model that is still to be downloaded."""
     needs = {wanted.home: _LOGS_BYTES}
@@ -62,7 +62,7 @@ async def disk(
     return ok(", ".join(lines), **details)
 
 
-async def _download_bytes(wanted: Wanted, look: Source) -> int:
+async def _download_bytes(wanted: Requirements, look: Source) -> int:
     model = wanted.model
     if model.packaged:
         return 0 if model.prepared else _GB
@@ -71,7 +71,7 @@ async def _download_bytes(wanted: Wanted, look: Source) -> int:
 
 
 async def ports(
-    wanted: Wanted,
+    wanted: Requirements,
     check: Callable[[str, int], None] = stack_ports.check,
     stack: Callable[[Path], StackState | None] = running,
 ) -> Finding:
@@ -100,7 +100,7 @@ def _limits(kind: int) -> int:
     return -1 if hard == resource.RLIM_INFINITY else hard
 
 
-async def open_files(wanted: Wanted, hard: Callable[[int], int] = _limits, needed: int = 0) -> Finding:
+async def open_files(wanted: Requirements, hard: Callable[[int], int] = _limits, needed: int = 0) -> Finding:
     """The hard limit: services raise their own soft one up to it."""
     needed = needed or _files_of_a_frontend()
     limit = hard(resource.RLIMIT_NOFILE)
@@ -122,7 +122,7 @@ def _files_of_a_frontend() -> int:
 
 
 async def locked_memory(
-    wanted: Wanted,
+    wanted: Requirements,
     hard: Callable[[int], int] = _limits,
     rdma: Callable[[], bool] = lambda: Path("/dev/infiniband").is_dir(),
 ) -> Finding:

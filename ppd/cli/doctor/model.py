@@ -8,7 +8,7 @@ import psutil
 from ppd.cli.doctor.findings import Finding, failed, failed_by, not_applicable, ok, warn
 from ppd.cli.doctor.gpu import Look
 from ppd.cli.doctor.threads import in_thread
-from ppd.cli.doctor.wanted import Wanted, installed
+from ppd.cli.doctor.wanted import Requirements, installed
 from ppd.runtime import cuda, hub
 from ppd.runtime.hub import Access, Where
 
@@ -25,7 +25,7 @@ def look(model: str) -> Access:
     return hub.access(model, want_size=True)
 
 
-async def access(wanted: Wanted, look: Source = look) -> Finding:
+async def access(wanted: Requirements, look: Source = look) -> Finding:
     model = wanted.model
     if wanted.engine == "sim":
         return not_applicable("simulated engines load no model")
@@ -49,7 +49,7 @@ async def access(wanted: Wanted, look: Source = look) -> Finding:
 
 
 async def memory(
-    wanted: Wanted,
+    wanted: Requirements,
     look: Source = look,
     devices: Look = cuda.look,
     available: Callable[[], int] = lambda: psutil.virtual_memory().available,
@@ -68,7 +68,7 @@ async def memory(
     return ok(text, available_bytes=have, needed_bytes=need)
 
 
-async def _on_devices(wanted: Wanted, weights: int, devices: Look) -> Finding:
+async def _on_devices(wanted: Requirements, weights: int, devices: Look) -> Finding:
     if not weights:
         return not_applicable("the size of the weights is not known before they are downloaded")
     seen = await devices(",".join(wanted.gpus))

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import nats.errors
 
 from ppd.cli.doctor.findings import Finding, failed, not_applicable, ok, warn
-from ppd.cli.doctor.wanted import Wanted
+from ppd.cli.doctor.wanted import Requirements
 from ppd.core.names import workers_prefix
 from ppd.runtime.bus import Bus
 from ppd.runtime.endpoints import redacted
@@ -55,14 +55,14 @@ async def ask_nats(server: str) -> float:
         await bus.close()
 
 
-async def etcd(wanted: Wanted, ask: Ask = ask_etcd) -> Finding:
+async def etcd(wanted: Requirements, ask: Ask = ask_etcd) -> Finding:
     if not wanted.etcd:
         return not_applicable("none is named by --etcd; `ppd up` starts its own")
     do = "start it, check the address, and open its port (2379) to this node"
     return await _each(wanted.etcd, ask, "etcd", do)
 
 
-async def nats_server(wanted: Wanted, ask: Ask = ask_nats) -> Finding:
+async def nats_server(wanted: Requirements, ask: Ask = ask_nats) -> Finding:
     if not wanted.nats:
         return not_applicable("none is named by --nats; `ppd up` starts its own")
     do = "start it with `--jetstream`, check the address, and open its port (4222) to this node"

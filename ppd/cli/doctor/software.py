@@ -11,14 +11,14 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from ppd.cli.doctor.findings import Finding, failed, not_applicable, ok
-from ppd.cli.doctor.wanted import Wanted, installed
+from ppd.cli.doctor.wanted import Requirements, installed
 from ppd.runtime import programs
 from ppd.runtime.programs import Done, ProgramError
 
 ENGINE_S = 240.0  # torch and vLLM from a cold disk
 
 
-async def python(wanted: Wanted, version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+async def python(wanted: Requirements, version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     needs = importlib.metadata.metadata("ppd")["Requires-Python"]
     text = ".".join(map(str, version))
     found = f"Python {text} on {platform.system()} {platform.machine()}"
@@ -32,7 +32,7 @@ async def python(wanted: Wanted, version: tuple[int, ...] = sys.version_info[:3]
 
 
 async def packages(
-    wanted: Wanted, version_of: Callable[[str], str] = installed, requires: list[str] | None = None
+    wanted: Requirements, version_of: Callable[[str], str] = installed, requires: list[str] | None = None
 ) -> Finding:
     """What the project itself asks for; extras are the engine's check."""
     wrong, count = [], 0
@@ -68,7 +68,7 @@ class EngineFacts(msgspec.Struct):
 Run = Callable[[list[str], float], Awaitable[Done]]
 
 
-async def engine(wanted: Wanted, run: Run = programs.run) -> Finding:
+async def engine(wanted: Requirements, run: Run = programs.run) -> Finding:
     """vLLM, torch, NIXL and the KV connector, imported as an engine imports them."""
     if wanted.engine == "sim":
         return not_applicable("simulated engines need no vLLM")
@@ -113,7 +113,7 @@ def _loads(library: str) -> bool:
     return True
 
 
-async def libnuma(wanted: Wanted, loads: Callable[[str], bool] = _loads) -> Finding:
+async def libnuma(wanted: Requirements, loads: Callable[[str], bool] = _loads) -> Finding:
     if wanted.engine == "sim" or wanted.backend != "cpu":
         return not_applicable("only vLLM's kernels for CPUs need it")
     if not loads("libnuma.so.1"):

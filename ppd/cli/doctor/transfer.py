@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ppd.cli.doctor.findings import Finding, failed, not_applicable, ok, warn
 from ppd.cli.doctor.gpu import Look
-from ppd.cli.doctor.wanted import Wanted
+from ppd.cli.doctor.wanted import Requirements
 from ppd.cli.stack.plan import worker_names
 from ppd.core.names import Role
 from ppd.runtime import cuda, programs
@@ -153,7 +153,7 @@ def route_of(log: Path) -> str:
     return route
 
 
-def pairs_of(wanted: Wanted, seen: int) -> list[tuple[Side, Side]]:
+def pairs_of(wanted: Requirements, seen: int) -> list[tuple[Side, Side]]:
     """From each prefill engine to each decode engine; on the CPU one pair shows what all would.
 
     `seen`: how many devices there are.
@@ -171,7 +171,7 @@ def pairs_of(wanted: Wanted, seen: int) -> list[tuple[Side, Side]]:
 Measure = Callable[[list[tuple[Side, Side]], int], Awaitable[list[Read]]]
 
 
-async def transfer(wanted: Wanted, measure: Measure = measure, look: Look = cuda.look) -> Finding:
+async def transfer(wanted: Requirements, measure: Measure = measure, look: Look = cuda.look) -> Finding:
     if wanted.engine == "sim":
         return not_applicable("simulated engines move no KV")
     seen = len((await look(",".join(wanted.gpus))).devices) if wanted.cuda else 0

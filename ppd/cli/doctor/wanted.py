@@ -16,7 +16,7 @@ _DISPLAY = "0x03"  # PCI class: display controllers, which GPUs without an outpu
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Requirements:
     engine: Literal["vllm", "sim"]
     backend: Backend
     placement: Placement

@@ -10,14 +10,14 @@ import msgspec
 from rich.console import Console
 
 from planner.profile import build, client, preflight
-from planner.profile.client import Cluster, Frontend
+from planner.profile.client import Frontend, MeasuredCluster
 from planner.profile.figures import figures
 from planner.profile.journal import Journal
 from planner.profile.records import Head, ProfileError
 from planner.profile.run import Options, Run
 from ppd.cli import paths
 from ppd.cli.profile import report
-from ppd.cli.profile.progress import Watch
+from ppd.cli.profile.progress import ProgressWatch
 from ppd.cli.profile.settings import ProfileSettings
 from ppd.cli.stack.probes import registered
 from ppd.cli.stack.state import StateFile
@@ -96,7 +96,7 @@ async def _run(settings: ProfileSettings, url: str, journal: Journal, console: C
         )
         if journal.begin(head):
             console.print(f"going on with the {len(journal.points)} points in {settings.out}")
-        with Watch(console) as watch:
+        with ProgressWatch(console) as watch:
             run = Run(frontend, cluster, journal, options, SLO_CLASSES.values(), watch, random.SystemRandom())
             await run.run()
         if run.without_pullback:
@@ -144,7 +144,7 @@ def _publish(settings: ProfileSettings, url: str, snapshot: TableSnapshot, conso
     console.print(f"the frontend serves by version {serves.table_version}", highlight=False)
 
 
-async def _serving(url: str, model: str, version: int) -> Cluster:
+async def _serving(url: str, model: str, version: int) -> MeasuredCluster:
     """The cluster once its frontend has taken over `version`, or as it is when that took too long."""
     until_s = time.monotonic() + _SERVES_S
     async with client.session() as http:

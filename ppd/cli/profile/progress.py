@@ -19,7 +19,7 @@ class _Left(ProgressColumn):
         return Text("" if ends_s is None else f"left {clock(max(0.0, ends_s - (task.elapsed or 0.0)))}")
 
 
-class Watch:
+class ProgressWatch:
     """A context manager; call it with each Progress. Without a terminal only the lines are written."""
 
     def __init__(self, console: Console) -> None:
@@ -35,7 +35,7 @@ class Watch:
         )
         self._task: TaskID | None = None
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "ProgressWatch":
         self._bar.start()
         self._task = self._bar.add_task("starting", total=None, ends_s=None)
         return self

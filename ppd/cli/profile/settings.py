@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from ppd.cli.table.where import PlannerSettings
+from ppd.cli.table.where import PlannerAddress
 from ppd.core.cells import QPS_LEVELS
 from ppd.runtime.settings import CommaList, Secret, secret
 
@@ -13,7 +13,7 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _QUICK_S = 120.0
 
 
-class ProfileSettings(PlannerSettings):
+class ProfileSettings(PlannerAddress):
     """Measure the table on a live cluster: every cell on P->D, D-local and pull-back, through its frontend.
 
     The cluster should serve nothing else meanwhile. Paths are forced, so the frontend needs PPD_ADMIN_KEY in

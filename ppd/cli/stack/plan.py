@@ -45,7 +45,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StackPlan:
     members: tuple[Member, ...]
     endpoint: str
     etcd: str
@@ -193,7 +193,7 @@ def check(spec: Spec) -> None:
     _device_args(spec, [0])
 
 
-def make(spec: Spec, home: Path, logs: Path) -> Plan:
+def make(spec: Spec, home: Path, logs: Path) -> StackPlan:
     """The stack for `spec` on ports that are free now.
 
     Raises PlanError or PortError if it cannot be had.
@@ -224,4 +224,4 @@ def make(spec: Spec, home: Path, logs: Path) -> Plan:
         *_workers(spec, common, etcd, logs),
         frontend,
     )
-    return Plan(members, url, etcd, nats)
+    return StackPlan(members, url, etcd, nats)

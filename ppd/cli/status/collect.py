@@ -12,7 +12,7 @@ from nats.js.errors import KeyNotFoundError, NotFoundError
 
 from ppd.cli.stack.probes import ask_planner, http_get, registered
 from ppd.cli.stack.state import Phase, StackState, alive
-from ppd.cli.status.report import Part, Report, TableVersion, Worker
+from ppd.cli.status.report import Part, Report, TableVersion, WorkerStatusRow
 from ppd.core.names import SESSIONS_BUCKET, TABLE_BUCKET, load_subject, stream_name
 from ppd.core.records import BadRecordError, TableSnapshot, WorkerLoad, WorkerRecord, decode
 from ppd.runtime.bus import Bus
@@ -45,7 +45,9 @@ async def collect(
     return Report(
         ok=all(part.ok for part in parts),
         parts=parts,
-        workers=None if workers is None else [Worker(record=w, load=loads.get(w.worker_id)) for w in workers],
+        workers=None
+        if workers is None
+        else [WorkerStatusRow(record=w, load=loads.get(w.worker_id)) for w in workers],
         tables=from_nats.tables if from_nats else None,
         sessions=from_nats.sessions if from_nats else None,
         planner=from_nats.planner if from_nats else None,

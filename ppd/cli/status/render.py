@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ppd.cli.status.report import Report, Worker
+from ppd.cli.status.report import Report, WorkerStatusRow
 
 
 def _table(*columns: str) -> Table:
@@ -17,14 +17,14 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _load(worker: Worker) -> tuple[str, ...]:
+def _load(worker: WorkerStatusRow) -> tuple[str, ...]:
     load = worker.load
     if load is None:
         return ("-", "-", "-", "-")
     return (str(load.running), str(load.waiting), f"{load.kv_use:.0%}", str(load.queued_prefill_tokens))
 
 
-def _state(worker: Worker) -> str:
+def _state(worker: WorkerStatusRow) -> str:
     """As registered, and what its agent says of its engine."""
     load, status = worker.load, worker.record.status
     silent_s = max(load.silent_s, load.stuck_s) if load else 0.0

@@ -17,7 +17,7 @@ class Part(msgspec.Struct, kw_only=True):
     detail: str = ""
 
 
-class Worker(msgspec.Struct, kw_only=True):
+class WorkerStatusRow(msgspec.Struct, kw_only=True):
     record: WorkerRecord
     load: WorkerLoad | None = None  # None: no report came while this was asked
 
@@ -33,7 +33,7 @@ class TableVersion(msgspec.Struct, kw_only=True):
 class Report(msgspec.Struct, kw_only=True):
     ok: bool  # every part answers and a model is servable
     parts: list[Part]
-    workers: list[Worker] | None  # None: etcd cannot be asked
+    workers: list[WorkerStatusRow] | None  # None: etcd cannot be asked
     tables: list[TableVersion] | None  # None: NATS cannot be asked
     sessions: int | None  # None: NATS cannot be asked
     planner: Any = None  # the planner's own answer to `status`

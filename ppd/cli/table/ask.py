@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import nats.errors
 
-from ppd.cli.table.where import PlannerSettings
+from ppd.cli.table.where import PlannerAddress
 from ppd.core.names import planner_subject
 from ppd.runtime.bus import Bus
 
@@ -29,12 +29,12 @@ class AskError(RuntimeError):
         self.status = status
 
 
-def ask(settings: PlannerSettings, verb: str, request: dict[str, Any]) -> Any:
+def ask(settings: PlannerAddress, verb: str, request: dict[str, Any]) -> Any:
     """The planner's answer as plain data. Raises AskError."""
     return asyncio.run(ask_async(settings, verb, request))
 
 
-async def ask_async(settings: PlannerSettings, verb: str, request: dict[str, Any]) -> Any:
+async def ask_async(settings: PlannerAddress, verb: str, request: dict[str, Any]) -> Any:
     """The same, within a running loop."""
     bus = Bus(settings.nats, "ppd-table", _silent)
     where = bus.where

@@ -59,7 +59,7 @@ class Square(msgspec.Struct, frozen=True):
         return "; ".join(lines if self.exact else [*lines, f"not measured: {self.source} speaks for it"])
 
 
-class Row(msgspec.Struct, frozen=True):
+class HeatRow(msgspec.Struct, frozen=True):
     context: Context
     ratio: Ratio
     squares: tuple[Square, ...]  # one for each of QPS_LEVELS
@@ -70,7 +70,7 @@ class Row(msgspec.Struct, frozen=True):
         return f"{self.ratio} {shape.n_in}→{shape.n_out}"
 
 
-def rows(table: Table, weights: Weights) -> Iterator[Row]:
+def rows(table: Table, weights: Weights) -> Iterator[HeatRow]:
     """Rows by context and type; a context that was not measured at all is left out."""
     verdicts = table.verdicts(weights.ttft, weights.tpot)
     for context in Context:
@@ -93,7 +93,7 @@ def rows(table: Table, weights: Weights) -> Iterator[Row]:
                             row.record,
                         )
                     )
-                yield Row(context, ratio, tuple(found))
+                yield HeatRow(context, ratio, tuple(found))
 
 
 def left_out(table: Table) -> list[Context]:
@@ -111,7 +111,7 @@ def headline(table: Table) -> str:
     return about + (", frozen" if snapshot.frozen else "") + f": {snapshot.source}"
 
 
-def share(found: list[Row]) -> str:
+def share(found: list[HeatRow]) -> str:
     """How many of the measured cells stay on D."""
     measured = [square for row in found for square in row.squares if square.exact]
     return f"{sum(square.local for square in measured)} of {len(measured)} measured cells D-local"

@@ -50,7 +50,7 @@ def whole(table: Table, classes: dict[str, Weights]) -> str:
     return page(heat.headline(table), heat_maps(table, classes))
 
 
-def _map(found: list[heat.Row]) -> str:
+def _map(found: list[heat.HeatRow]) -> str:
     head = "".join(f'<th scope="col">{qps:g}</th>' for qps in QPS_LEVELS)
     lines = [f'<tr><th scope="col">context</th><th scope="col">turn, tokens</th>{head}</tr>']
     for row in found:

@@ -61,7 +61,7 @@ def heat_png(table: Table, classes: dict[str, Weights], path: Path) -> None:
     plt.close(figure)
 
 
-def _map(axis: Any, found: list[heat.Row]) -> None:
+def _map(axis: Any, found: list[heat.HeatRow]) -> None:
     axis.imshow([[square.colour(_WHITE) for square in row.squares] for row in found], aspect="auto")
     for y, row in enumerate(found):
         for x, square in enumerate(row.squares):

@@ -34,7 +34,7 @@ def draw(table: Table, classes: dict[str, Weights], console: Console) -> None:
         console.print(f"{context}: nothing was measured; the nearest cells of another context speak for it")
 
 
-def _grid(found: list[heat.Row]) -> Grid:
+def _grid(found: list[heat.HeatRow]) -> Grid:
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 0))
     grid.add_column("", no_wrap=True)
     for qps in QPS_LEVELS:

@@ -9,11 +9,11 @@ from ppd.cli.stack.state import StateFile
 from ppd.runtime.settings import ServiceSettings, load
 
 
-class PlannerSettings(ServiceSettings):
+class PlannerAddress(ServiceSettings):
     """Where a planner is. Without flags it is that of the stack that `ppd up` started in this folder."""
 
 
-class TableSettings(PlannerSettings):
+class TableSettings(PlannerAddress):
     """Names a table; both may be left out where only one fits, or only one of those runs now."""
 
     model: str = Field("", description="whose table; empty: the one that runs")
@@ -30,7 +30,7 @@ def local_frontend() -> str:
     return local.endpoint if local else ""
 
 
-P = TypeVar("P", bound=PlannerSettings)
+P = TypeVar("P", bound=PlannerAddress)
 
 
 def read(kind: type[P], argv: list[str], prog: str) -> P:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ppd.cli.trace.draw import draw, list_turns
 from ppd.cli.trace.jaeger import Jaeger, JaegerError
-from ppd.cli.trace.tree import Turn, build
+from ppd.cli.trace.tree import TracedTurn, build
 from ppd.runtime.settings import CommandSettings, load
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-async def _find(settings: TraceSettings, ids: list[str]) -> list[Turn]:
+async def _find(settings: TraceSettings, ids: list[str]) -> list[TracedTurn]:
     """Raises JaegerError."""
     async with Jaeger(settings.jaeger) as jaeger:
         if ids:

@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ppd.cli.trace.tree import FRONTEND, PHASES, Span, Turn, phases
+from ppd.cli.trace.tree import FRONTEND, PHASES, Span, TracedTurn, phases
 from ppd.core import names
 
 _COLOURS = {
@@ -44,7 +44,7 @@ def bar(start: float, length: float, width: int) -> str:
     return (" " * first + "█" * full + (_EIGHTHS[rest - 1] if rest else ""))[:width].ljust(width)
 
 
-def draw(turn: Turn, console: Console) -> None:
+def draw(turn: TracedTurn, console: Console) -> None:
     """Print one turn: what it was, its spans, its transfers, and where the time went."""
     width = max(16, min(60, console.width - _NAME_WIDTH - _NOTE_WIDTH - 16))
     parts: list[RenderableType] = [
@@ -57,7 +57,7 @@ def draw(turn: Turn, console: Console) -> None:
     console.print(Group(*parts))
 
 
-def list_turns(turns: Sequence[Turn], console: Console) -> None:
+def list_turns(turns: Sequence[TracedTurn], console: Console) -> None:
     """One line a turn."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("began", "time", "route", "turn", "KV moved", "trace"):
@@ -82,7 +82,7 @@ def list_turns(turns: Sequence[Turn], console: Console) -> None:
     console.print(table)
 
 
-def _title(turn: Turn) -> str:
+def _title(turn: TracedTurn) -> str:
     tags = turn.root.tags
     known = (
         ("", "ppd.path"),
@@ -97,7 +97,7 @@ def _title(turn: Turn) -> str:
     return ", ".join(words + [f"after {trace_id}" for trace_id in turn.root.links])
 
 
-def _waterfall(turn: Turn, width: int) -> Table:
+def _waterfall(turn: TracedTurn, width: int) -> Table:
     begin, whole = turn.start_us, max(1, turn.end_us - turn.start_us)
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(width=_NAME_WIDTH, no_wrap=True)
@@ -154,7 +154,7 @@ def _transfers(transfers: list[Span]) -> Table:
     return table
 
 
-def _where(turn: Turn) -> Text:
+def _where(turn: TracedTurn) -> Text:
     spent = sorted(phases(turn).items(), key=lambda item: -item[1])
     whole = max(1, turn.root.duration_us)
     text = Text("where the time went: ")

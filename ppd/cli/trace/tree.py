@@ -48,7 +48,7 @@ class Span:
 
 
 @dataclass(slots=True)
-class Turn:
+class TracedTurn:
     """One trace; `root` is the frontend's server span, or the earliest where that is missing."""
 
     trace_id: str
@@ -76,7 +76,7 @@ class Turn:
         return sum(int(span.tags.get("kv.bytes", 0)) for span in self.transfers)
 
 
-def build(trace: JaegerTrace) -> Turn:
+def build(trace: JaegerTrace) -> TracedTurn:
     """Raises ValueError for a trace without spans."""
     if not trace.spans:
         raise ValueError(f"trace {trace.traceID} has no spans")
@@ -95,7 +95,7 @@ def build(trace: JaegerTrace) -> Turn:
     for span in spans.values():
         span.children.sort(key=lambda each: (each.start_us, -each.duration_us))
     tops.sort(key=lambda each: (each.tags.get("span.kind") != "server", each.start_us))
-    return Turn(trace.traceID, tops[0], tops[1:])
+    return TracedTurn(trace.traceID, tops[0], tops[1:])
 
 
 def _is_parent(kind: str) -> bool:
@@ -119,7 +119,7 @@ def _span(raw: JaegerSpan, trace: JaegerTrace) -> Span:
     )
 
 
-def phases(turn: Turn) -> dict[str, int]:
+def phases(turn: TracedTurn) -> dict[str, int]:
     """Microseconds of the root span by phase; their sum is its duration.
 
     Each moment belongs to the innermost span that is open then. Spans of other machines are cut to the

@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ppd.cli.doctor.wanted import Wanted
+from ppd.cli.doctor.wanted import Requirements
 from ppd.cli.model.catalog import Model
 from ppd.core.placement import parse_placement
 
-_CPU = Wanted(
+_CPU = Requirements(
     engine="vllm",
     backend="cpu",
     placement=parse_placement("1P1D"),
@@ -23,7 +23,7 @@ _CPU = Wanted(
 )
 
 
-def wanted(placement: str = "1P1D", gpus: str = "", **more: Any) -> Wanted:
+def wanted(placement: str = "1P1D", gpus: str = "", **more: Any) -> Requirements:
     """For engines on the CPU, on GPUs where some are named."""
     devices = tuple(gpus.split(",")) if gpus else ()
     backend = more.pop("backend", "cuda" if gpus else "cpu")

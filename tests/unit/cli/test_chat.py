@@ -46,7 +46,7 @@ async def frontend() -> AsyncIterator[tuple[FakeFrontend, str]]:
         yield fake, str(server.make_url("")).rstrip("/")
 
 
-async def _ask(url: str) -> tuple[chat.Turn, str]:
+async def _ask(url: str) -> tuple[chat.ChatTurn, str]:
     out = io.StringIO()
     async with aiohttp.ClientSession() as session:
         turn = await chat.ask(session, url, {"messages": []}, out)

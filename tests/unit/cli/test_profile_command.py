@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from planner.profile.journal import Journal
-from planner.profile.records import Flag, Head, Point, Sample, Speeds
+from planner.profile.records import Flag, Head, Point, Speeds, TurnSample
 from ppd.cli.profile import command, main, progress
 from ppd.cli.profile.settings import ProfileSettings
 from ppd.cli.table import plots
@@ -37,7 +37,7 @@ def out(tmp_path: Path) -> Path:
         cell="small/tiny@4",
         path=Route.P_D,
         rate=4.0,
-        samples=(Sample(turn=2, error="<503>"),),
+        samples=(TurnSample(turn=2, error="<503>"),),
         seconds=1.0,
         flag=Flag.FAILED,
     )
@@ -115,8 +115,8 @@ def test_publishing_hands_the_table_over_and_waits_until_it_serves(
         asked.append((verb, msgspec.convert(request["table"], TableSnapshot).model))
         return {"version": 9}
 
-    async def serving(_: str, model: str, version: int) -> command.Cluster:
-        return command.Cluster(model, "1P1D", 0, version - 1)
+    async def serving(_: str, model: str, version: int) -> command.MeasuredCluster:
+        return command.MeasuredCluster(model, "1P1D", 0, version - 1)
 
     monkeypatch.setattr(command, "ask", ask)
     monkeypatch.setattr(command, "_serving", serving)

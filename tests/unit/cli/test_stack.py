@@ -51,7 +51,9 @@ class Fixture:
         self.folder = folder
         self.progress = FakeProgress()
         self.members = [service(name, kind, folder) for name, kind in zip(NAMES, KINDS, strict=True)]
-        monkeypatch.setattr(plan, "make", lambda *_: plan.Plan(tuple(self.members), "http://x", "e", "n"))
+        monkeypatch.setattr(
+            plan, "make", lambda *_: plan.StackPlan(tuple(self.members), "http://x", "e", "n")
+        )
 
         async def servable(*_: object) -> bool:
             return True

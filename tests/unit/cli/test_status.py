@@ -8,7 +8,7 @@ from rich.console import Console
 from ppd.cli.stack.state import MemberState, Phase, StackState
 from ppd.cli.status.collect import _processes, collect
 from ppd.cli.status.render import show
-from ppd.cli.status.report import Part, Report, TableVersion, Worker
+from ppd.cli.status.report import Part, Report, TableVersion, WorkerStatusRow
 from ppd.core.names import Role, WorkerStatus
 from ppd.core.records import WorkerLoad, WorkerRecord
 
@@ -48,7 +48,7 @@ def test_a_worker_without_a_report_has_no_load_rather_than_none() -> None:
     report = Report(
         ok=True,
         parts=[Part(name="etcd", ok=True)],
-        workers=[Worker(record=worker("d0"), load=load), Worker(record=worker("d1"))],
+        workers=[WorkerStatusRow(record=worker("d0"), load=load), WorkerStatusRow(record=worker("d1"))],
         tables=[TableVersion(model="m", placement="1P2D", version=7, source="online", frozen=True)],
         sessions=12,
     )

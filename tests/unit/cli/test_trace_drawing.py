@@ -9,18 +9,18 @@ from rich.console import Console
 
 from ppd.cli.trace.draw import bar, draw, list_turns, size
 from ppd.cli.trace.jaeger import JaegerTrace
-from ppd.cli.trace.tree import Turn, build, phases
+from ppd.cli.trace.tree import TracedTurn, build, phases
 
 pytestmark = pytest.mark.unit
 ANSWERS = Path(__file__).parent / "trace_answers"
 
 
-def turn(name: str) -> Turn:
+def turn(name: str) -> TracedTurn:
     data = msgspec.json.decode((ANSWERS / f"{name}.json").read_bytes())["data"]
     return build(msgspec.convert(data[0], JaegerTrace))
 
 
-def drawn(*turns: Turn, width: int = 140) -> str:
+def drawn(*turns: TracedTurn, width: int = 140) -> str:
     console = Console(file=io.StringIO(), width=width)
     if len(turns) > 1:
         list_turns(turns, console)

@@ -1,6 +1,6 @@
 """Points of a profile, made by hand."""
 
-from planner.profile.records import Flag, Point, Sample
+from planner.profile.records import Flag, Point, TurnSample
 from ppd.core.cells import Cell, parse_cell
 from ppd.core.names import Route
 from ppd.core.score import SLO_CLASSES
@@ -14,10 +14,10 @@ def cell(text: str) -> Cell:
 
 def samples(
     n: int, ttft_ms: float, tpot_ms: float = 10.0, spread: float = 0.1, **fields: object
-) -> list[Sample]:
+) -> list[TurnSample]:
     """`n` turns around a mean, alternately above and below."""
     return [
-        Sample(
+        TurnSample(
             turn=2,
             ttft_ms=ttft_ms * (1 + spread * (-1) ** i),
             tpot_ms=tpot_ms * (1 + spread * (-1) ** i),

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from planner.placements import Wanted, first_table, running_placements
+from planner.placements import WantedPlacements, first_table, running_placements
 from ppd.core import seeds
 from ppd.core.names import WorkerStatus, table_key
 from ppd.core.placement import Placement, parse_placement
@@ -29,14 +29,14 @@ def test_only_ready_workers_count_and_only_placements_with_a_choice():
 
 
 def test_a_models_first_placement_gets_its_table_at_once():
-    wanted = Wanted(10)
+    wanted = WantedPlacements(10)
     wanted.see(workers("1P1D"), 100.0)
     assert wanted.missing(set(), set(), 100.0) == [("m", Placement(1, 1))]
     assert wanted.missing({table_key("m", "1P1D")}, {"m"}, 200.0) == []
 
 
 def test_another_placement_must_last_and_a_change_in_between_starts_anew():
-    wanted, known = Wanted(10), {table_key("m", "2P2D")}
+    wanted, known = WantedPlacements(10), {table_key("m", "2P2D")}
     wanted.see(workers("1P2D"), 100.0)
     assert wanted.missing(known, {"m"}, 109.0) == []
     wanted.see(workers("2P2D"), 109.0)

@@ -6,18 +6,18 @@ from statistics import fmean
 import pytest
 
 from planner.profile import capacity
-from planner.profile.capacity import Shape
-from planner.profile.client import Cluster
+from planner.profile.capacity import MeasuredShape
+from planner.profile.client import MeasuredCluster
 from planner.profile.load import growth, judge
 from planner.profile.preflight import check, fits
-from planner.profile.records import Flag, ProfileError, Sample, Speeds
+from planner.profile.records import Flag, ProfileError, Speeds, TurnSample
 from ppd.core.cells import QPS_LEVELS, Context, Ratio
 from tests.unit.planner.profiles import cell, samples
 
 pytestmark = pytest.mark.unit
 
 SPEEDS = Speeds(prefill_tokens_per_s=1000.0, decode_tokens_per_s=200.0, step_ms=40.0, streams=8)
-TINY = Shape(Context.SMALL, Ratio.TINY)
+TINY = MeasuredShape(Context.SMALL, Ratio.TINY)
 
 
 def test_a_fast_cluster_is_measured_at_every_level_itself():
@@ -35,7 +35,7 @@ def test_a_slow_cluster_is_measured_below_the_lowest_level():
 def test_capacity_is_that_of_the_narrower_pool():
     decode_bound = capacity.conversations_per_s(SPEEDS, TINY, 2)
     assert decode_bound == pytest.approx(200 / (128 + 32))
-    paste = Shape(Context.SMALL, Ratio.HUGE_PASTE)
+    paste = MeasuredShape(Context.SMALL, Ratio.HUGE_PASTE)
     assert capacity.conversations_per_s(SPEEDS, paste, 2) == pytest.approx(1000 / (128 + 128 + 1024))
 
 
@@ -76,7 +76,7 @@ def test_conversations_that_take_longer_and_longer_are_saturation():
 
 
 def test_more_than_a_tenth_of_failed_turns_fail_a_point():
-    bad = Sample(turn=2, error="500")
+    bad = TurnSample(turn=2, error="500")
     assert judge((*samples(9, 1.0), bad), 1.0) is None
     assert judge((*samples(8, 1.0), bad, bad), 1.0) is Flag.FAILED
     assert judge((bad,), 1.0) is Flag.FAILED
@@ -92,4 +92,4 @@ def test_conversations_stay_within_the_models_context():
 @pytest.mark.parametrize("placement", ["4R", "1R"])
 def test_a_placement_with_nothing_to_decide_is_refused(placement: str):
     with pytest.raises(ProfileError, match="no path to choose"):
-        check(Cluster("m", placement, 4096, 1))
+        check(MeasuredCluster("m", placement, 4096, 1))

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from planner.profile import client, load, preflight
-from planner.profile.capacity import Plan
+from planner.profile.capacity import MeasurementPlan
 from planner.profile.client import Frontend, TurnError
 from planner.profile.conversation import hold
 from planner.profile.records import Flag, ProfileError
@@ -195,7 +195,7 @@ async def test_a_conversation_ends_with_its_failed_turn(
 
 
 async def test_a_point_counts_all_but_its_lead(fake: FakeFrontend, frontend: Frontend):
-    plan = Plan(cell(TINY), rate=200.0, lead=3, counted=4, seconds=1.0, deadline_s=10.0)
+    plan = MeasurementPlan(cell(TINY), rate=200.0, lead=3, counted=4, seconds=1.0, deadline_s=10.0)
     point = await load.measure(frontend, words(), plan, Route.D_LOCAL, 2, random.Random(1))
     assert len(point.samples) == 4
     assert len(set(fake.sessions)) == 7

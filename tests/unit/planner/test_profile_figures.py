@@ -3,8 +3,8 @@
 import pytest
 
 from planner.profile import build, figures
-from planner.profile.capacity import Shape
-from planner.profile.records import Flag, Head, Point, ProfileError, Sample
+from planner.profile.capacity import MeasuredShape
+from planner.profile.records import Flag, Head, Point, ProfileError, TurnSample
 from ppd.core.cells import Context, Ratio
 from ppd.core.names import Provenance, Route
 from ppd.core.table import Table
@@ -53,7 +53,7 @@ def test_turns_that_failed_are_left_out_of_a_good_point():
         cell=TINY,
         path=Route.P_D,
         rate=0.5,
-        samples=(*samples(10, 100.0), Sample(turn=2, error="500")),
+        samples=(*samples(10, 100.0), TurnSample(turn=2, error="500")),
         seconds=1.0,
     )
     assert figures.figures([mixed])[cell(TINY)].paths[Route.P_D].ttft.n == 10
@@ -73,7 +73,7 @@ def test_both_paths_are_compared_at_one_rate():
 
 
 def test_later_turns_belong_to_the_context_that_they_met():
-    grown = Sample(turn=3, ttft_ms=70.0, tpot_ms=10.0, n_ctx=600, n_in=16, n_out=32)
+    grown = TurnSample(turn=3, ttft_ms=70.0, tpot_ms=10.0, n_ctx=600, n_in=16, n_out=32)
     both = Point(cell=TINY, path=Route.P_D, rate=0.5, samples=(*samples(4, 50.0), grown), seconds=1.0)
     found = figures.figures([both])
     assert found[cell(TINY)].paths[Route.P_D].ttft.n == 4
@@ -82,7 +82,7 @@ def test_later_turns_belong_to_the_context_that_they_met():
 
 def test_a_rate_is_given_up_after_two_flags_and_not_after_one():
     flagged = point("small/tiny@4", Route.P_D, 1.0, flag=Flag.SATURATED)
-    shape = Shape(Context.SMALL, Ratio.TINY)
+    shape = MeasuredShape(Context.SMALL, Ratio.TINY)
     assert figures.ceilings([flagged]) == {}
     assert figures.ceilings([flagged, flagged])[shape] < 4
     other = point("small/tiny@4", Route.D_LOCAL, 1.0, flag=Flag.SATURATED)

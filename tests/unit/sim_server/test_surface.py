@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppd.core.names import Role
-from workers.engine.metrics import Sample, cache_info
+from workers.engine.metrics import EngineSample, cache_info
 from workers.sim import text
 
 pytestmark = pytest.mark.unit
@@ -104,7 +104,7 @@ async def test_the_agent_can_read_its_metrics(start):
     await r.chat(HELLO * 20, max_tokens=30, ignore_eos=True)
     await r.chat(HELLO * 20, max_tokens=30, ignore_eos=True)
     page = await r.get("/metrics")
-    sample = Sample.parse(page)
+    sample = EngineSample.parse(page)
     assert sample.generation_tokens == 60
     assert sample.prefill_tokens == r.engine.prefilled_tokens > 0
     assert sample.prefix_hits == r.engine.pool.hit_tokens > 0

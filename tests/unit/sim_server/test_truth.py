@@ -5,7 +5,7 @@ import pytest
 
 from bench import truth_load, truth_profile, truth_report
 from bench.truth_engines import EngineError, Engines
-from bench.truth_load import Turn, path_of
+from bench.truth_load import LoadTurn, path_of
 from ppd.core.names import Role, Route
 
 pytestmark = pytest.mark.unit
@@ -64,7 +64,7 @@ def test_half_of_the_later_turns_stay_on_d():
 
 def test_errors_are_of_medians_over_the_same_turns():
     def turns(ttft_s):
-        return [Turn(0, i, Route.P_D, ttft_s * (i + 1), 0.01, 1.0) for i in range(3)]
+        return [LoadTurn(0, i, Route.P_D, ttft_s * (i + 1), 0.01, 1.0) for i in range(3)]
 
     found = {(g.turns, g.what): g for g in truth_report.compare(turns(0.1), turns(0.12))}
     assert found["later, P->D", "ttft"].error == pytest.approx(0.2)

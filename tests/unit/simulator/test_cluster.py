@@ -10,7 +10,7 @@ from ppd.core.names import Role, Route
 from ppd.core.score import Weights
 from ppd.core.table import Table
 from simulator import offline, workloads
-from simulator.cluster import Cluster
+from simulator.cluster import SimCluster
 from simulator.conversation import Conversation, TurnSpec
 from simulator.fixed import FixedRouter
 from simulator.fleet import fleet
@@ -24,7 +24,7 @@ SEED = seeds.load(seeds.name("2P2D"))
 def run(policy, chats, placement="2P2D", spec=None, online=False, **options):
     loop = Online(SEED) if online else None
     router = PolicyRouter(policies.make(policy), Table(SEED), Weights(), placement, loop, **options)
-    cluster = Cluster(spec or fleet(placement), router)
+    cluster = SimCluster(spec or fleet(placement), router)
     return cluster, cluster.run(chats)
 
 
@@ -107,7 +107,7 @@ def test_a_streak_of_local_turns_makes_the_next_p_to_d_dearer():
 
     def last_ttft(streak):
         chat = Conversation(0, 0.0, (TurnSpec(256, 256),) * 12)
-        return Cluster(fleet("1P1D"), Streak(range(11 - streak, 11))).run([chat])[-1].ttft_s
+        return SimCluster(fleet("1P1D"), Streak(range(11 - streak, 11))).run([chat])[-1].ttft_s
 
     assert last_ttft(0) < last_ttft(4) < last_ttft(10)
 
@@ -121,7 +121,7 @@ def test_pull_back_spares_p_the_recomputing_of_answers():
                 found = super().route(job, cluster)
                 return replace(found, pullback=pullback and job.index > 0, hold=pullback)
 
-        cluster = Cluster(fleet("1P1D"), Back(frozenset()))
+        cluster = SimCluster(fleet("1P1D"), Back(frozenset()))
         cluster.run([chat])
         return cluster.of(Role.PREFILL)[0].engine.prefilled_tokens
 
@@ -133,7 +133,7 @@ def test_text_that_is_tokenized_anew_hides_answers_from_the_cache():
 
     def cached(**kind):
         chats = [replace(chat, **kind)]
-        return Cluster(fleet("1R"), FixedRouter(frozenset())).run(chats)[-1].cached_d
+        return SimCluster(fleet("1R"), FixedRouter(frozenset())).run(chats)[-1].cached_d
 
     assert cached(retokenized=True) == 512
     assert cached(retokenized=True, kept_tokens=200) == 512 + 192
@@ -143,11 +143,11 @@ def test_text_that_is_tokenized_anew_hides_answers_from_the_cache():
 def test_what_several_prefill_workers_push_enters_a_decode_worker_one_by_one():
     chats = [Conversation(i, 0.0, (TurnSpec(512, 2),)) for i in range(3)]
     spec = replace(fleet("3P1D"), push_s=0.5)
-    first = sorted(j.first_s for j in Cluster(spec, FixedRouter(frozenset())).run(chats))
+    first = sorted(j.first_s for j in SimCluster(spec, FixedRouter(frozenset())).run(chats))
     assert first[1] >= first[0] + 0.49
     assert first[2] >= first[1] + 0.49
-    alone = Cluster(spec, FixedRouter(frozenset())).run(chats[:1])[0].first_s
-    free = Cluster(fleet("3P1D"), FixedRouter(frozenset())).run(chats[:1])[0].first_s
+    alone = SimCluster(spec, FixedRouter(frozenset())).run(chats[:1])[0].first_s
+    free = SimCluster(fleet("3P1D"), FixedRouter(frozenset())).run(chats[:1])[0].first_s
     assert alone == pytest.approx(free)  # alone, the push is a part of P's step
 
 
@@ -163,6 +163,6 @@ def test_the_online_loop_publishes_when_the_hardware_differs_from_its_table():
     chats = workloads.generate(workloads.WILDCHAT, 2.0, 150.0, seed=4)
     loop = Online(SEED)
     router = PolicyRouter(policies.make("adaptive"), None, Weights(), "2P2D", loop)
-    Cluster(slow, router).run(chats)
+    SimCluster(slow, router).run(chats)
     assert loop.published > 0
     assert loop.table.version > SEED.version

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from workers.engine.metrics import Sample, cache_info
+from workers.engine.metrics import EngineSample, cache_info
 from workers.load import LoadMeter
 
 pytestmark = pytest.mark.unit
@@ -21,14 +21,14 @@ vllm:cache_config_info{block_size="32",num_gpu_blocks="1456",weird="a\\"b,c}"} 1
 
 
 def test_sample_sums_engines_and_takes_only_computed_tokens() -> None:
-    sample = Sample.parse(TEXT)
+    sample = EngineSample.parse(TEXT)
     assert (sample.running, sample.waiting, sample.steps, sample.prefill_tokens) == (5, 4, 12, 700)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "other_metric 1.0\n"])
 def test_what_is_no_vllm_metrics_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not the metrics"):
-        Sample.parse(text)
+        EngineSample.parse(text)
 
 
 def test_cache_info_reads_labels_with_odd_characters() -> None:
@@ -38,10 +38,10 @@ def test_cache_info_reads_labels_with_odd_characters() -> None:
 
 def test_rates_are_over_the_last_ten_seconds() -> None:
     meter = LoadMeter("d0-1")
-    meter.report(0.0, Sample(prefill_tokens=0, steps=1), None)
-    meter.report(5.0, Sample(prefill_tokens=5000, steps=2), None)
-    meter.report(15.5, Sample(prefill_tokens=6000, steps=3), None)
-    report = meter.report(16.0, Sample(prefill_tokens=7000, steps=4, itl_s=0.5, itl_count=10), 33)
+    meter.report(0.0, EngineSample(prefill_tokens=0, steps=1), None)
+    meter.report(5.0, EngineSample(prefill_tokens=5000, steps=2), None)
+    meter.report(15.5, EngineSample(prefill_tokens=6000, steps=3), None)
+    report = meter.report(16.0, EngineSample(prefill_tokens=7000, steps=4, itl_s=0.5, itl_count=10), 33)
     assert report.prefill_tokens_per_s == pytest.approx(2000)  # since 15.5; older readings are dropped
     assert report.itl_ms == pytest.approx(50)
     assert (report.seq, report.queued_prefill_tokens) == (4, 33)
@@ -49,25 +49,25 @@ def test_rates_are_over_the_last_ten_seconds() -> None:
 
 def test_without_a_connector_the_queue_is_estimated() -> None:
     meter = LoadMeter("r0-1")
-    meter.report(0.0, Sample(steps=1), None)
-    report = meter.report(1.0, Sample(steps=2, waiting=3, prefill_tokens=400, ttft_count=4), None)
+    meter.report(0.0, EngineSample(steps=1), None)
+    report = meter.report(1.0, EngineSample(steps=2, waiting=3, prefill_tokens=400, ttft_count=4), None)
     assert report.queued_prefill_tokens == 300
 
 
 def test_a_restarted_engine_gives_no_negative_rate() -> None:
     meter = LoadMeter("d0-1")
-    meter.report(0.0, Sample(steps=50, prefill_tokens=9000, generation_tokens=100), None)
-    report = meter.report(1.0, Sample(steps=1, prefill_tokens=10, generation_tokens=1), None)
+    meter.report(0.0, EngineSample(steps=50, prefill_tokens=9000, generation_tokens=100), None)
+    report = meter.report(1.0, EngineSample(steps=1, prefill_tokens=10, generation_tokens=1), None)
     assert (report.prefill_tokens_per_s, report.decode_tokens_per_s) == (0, 0)
 
 
-def _prefills(*requests: tuple[int, float]) -> list[Sample]:
+def _prefills(*requests: tuple[int, float]) -> list[EngineSample]:
     """A reading after each of these requests, of (tokens, seconds)."""
-    found = [Sample(steps=1)]
+    found = [EngineSample(steps=1)]
     for tokens, seconds in requests:
         last = found[-1]
         found.append(
-            Sample(
+            EngineSample(
                 steps=last.steps + 1,
                 prefill_s=last.prefill_s + seconds,
                 request_prefill_tokens=last.request_prefill_tokens + tokens,
@@ -77,7 +77,7 @@ def _prefills(*requests: tuple[int, float]) -> list[Sample]:
     return found
 
 
-def _speed(samples: list[Sample]) -> float:
+def _speed(samples: list[EngineSample]) -> float:
     meter = LoadMeter("d0-1")
     return [meter.report(n * 0.25, sample, 0) for n, sample in enumerate(samples)][
         -1

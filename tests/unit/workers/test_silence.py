@@ -6,7 +6,7 @@ import pytest
 
 from ppd.core.records import WorkerLoad, decode
 from workers.engine.client import EngineError, EngineSilentError
-from workers.engine.metrics import Sample
+from workers.engine.metrics import EngineSample
 from workers.health import Pulse
 from workers.load import LoadReports
 
@@ -20,14 +20,14 @@ def test_silence_is_what_was_waited_for_it_and_ends_with_an_answer() -> None:
     for _ in range(8):
         pulse.missed(0.25)
     assert pulse.silent_s == 2.0
-    pulse.answered(Sample(steps=5), 0.25)
+    pulse.answered(EngineSample(steps=5), 0.25)
     assert pulse.silent_s == 0.0
 
 
 def test_stuck_is_who_has_requests_and_makes_no_step() -> None:
     pulse = Pulse()
     for steps, running, stuck_s in ((5, 1, 0), (5, 1, 0.25), (5, 1, 0.5), (6, 1, 0), (6, 1, 0.25), (6, 0, 0)):
-        pulse.answered(Sample(steps=steps, running=running), 0.25)
+        pulse.answered(EngineSample(steps=steps, running=running), 0.25)
         assert pulse.stuck_s == stuck_s
 
 

@@ -13,7 +13,7 @@ from ppd.cli.doctor.examine import examine
 from ppd.cli.doctor.findings import Check, Finding, Report, Status, failed, ok, warn
 from ppd.cli.doctor.show import Show
 from ppd.cli.doctor.threads import in_thread
-from ppd.cli.doctor.wanted import Wanted
+from ppd.cli.doctor.wanted import Requirements
 from tests.unit.cli.doctor_wanted import wanted
 
 pytestmark = pytest.mark.unit
@@ -23,23 +23,23 @@ def check(name: str, run: object, deadline_s: float = 30, needs: tuple[str, ...]
     return Check(name, "group", "it is done", run, deadline_s, needs)  # type: ignore[arg-type]
 
 
-async def fine(_: Wanted) -> Finding:
+async def fine(_: Requirements) -> Finding:
     return ok("all is well")
 
 
-async def bad(_: Wanted) -> Finding:
+async def bad(_: Requirements) -> Finding:
     return failed("it is\n broken", "mend it")
 
 
-async def doubtful(_: Wanted) -> Finding:
+async def doubtful(_: Requirements) -> Finding:
     return warn("it is odd", "look at it")
 
 
-async def raises(_: Wanted) -> Finding:
+async def raises(_: Requirements) -> Finding:
     raise ZeroDivisionError("by nought")
 
 
-async def hangs(_: Wanted) -> Finding:
+async def hangs(_: Requirements) -> Finding:
     return await in_thread(lambda: time.sleep(3600))  # type: ignore[func-returns-value]
 
 
@@ -102,7 +102,7 @@ async def _shown(*checks: Check, terminal: bool = False) -> str:
 
 
 async def test_elsewhere_than_on_a_terminal_it_is_plain_lines_of_any_length() -> None:
-    async def long(_: Wanted) -> Finding:
+    async def long(_: Requirements) -> Finding:
         return failed("x" * 100, "y" * 100)
 
     text = await _shown(check("a", fine), check("bcd", long))
@@ -116,7 +116,7 @@ async def test_elsewhere_than_on_a_terminal_it_is_plain_lines_of_any_length() ->
 
 
 async def test_on_a_terminal_it_shows_what_it_waits_for() -> None:
-    async def slow(_: Wanted) -> Finding:
+    async def slow(_: Requirements) -> Finding:
         await asyncio.sleep(0.3)
         return ok("done")
 

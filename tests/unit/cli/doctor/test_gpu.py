@@ -5,7 +5,7 @@ import pytest
 
 from ppd.cli.doctor import gpu, model
 from ppd.cli.doctor.findings import Finding, Status
-from ppd.cli.doctor.wanted import Wanted, has_nvidia_hardware
+from ppd.cli.doctor.wanted import Requirements, has_nvidia_hardware
 from ppd.runtime import cuda
 from ppd.runtime.cuda import Device, Seen
 from ppd.runtime.hub import Access, Where
@@ -53,7 +53,7 @@ def smi(count: int = 4, mig: str = "Disabled", used: int = 100) -> str:
     return "".join(f"{i}, 580.65.06, {mig}, 81559, {used if i else 100}\n" for i in range(count))
 
 
-async def driver(on: Wanted, seen: FakeCuda, run: FakePrograms, torch: int = 13000) -> Finding:
+async def driver(on: Requirements, seen: FakeCuda, run: FakePrograms, torch: int = 13000) -> Finding:
     return await gpu.driver(on, seen, run, lambda: torch, lambda: True)
 
 
