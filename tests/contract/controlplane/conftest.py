@@ -15,6 +15,7 @@ from controlplane.settings import FrontendSettings
 from ppd.core.names import Role, worker_key
 from ppd.core.records import encode
 from ppd.runtime.etcd import Etcd
+from tests.support.nats_client import settled
 from tests.support.servers import EtcdServer, NatsServer
 from tests.unit.controlplane.conftest import Stack, record
 from tests.unit.controlplane.fakes import FakeEngine
@@ -24,6 +25,12 @@ async def until(condition: Callable[[], bool], within_s: float = 30) -> None:
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+async def written(stack: Stack) -> None:
+    """What the frontend's turns wrote behind themselves is in the bucket, for other frontends to find."""
+    await until(lambda: not stack.frontend.sharing.pending)
+    await settled(stack.frontend.sharing._bus.nc)
 
 
 @asynccontextmanager

@@ -22,10 +22,9 @@ from ppd.core.records import (
     encode,
 )
 from ppd.runtime.streams import bucket as open_bucket
-from tests.contract.controlplane.conftest import Cluster, Stack, until
+from tests.contract.controlplane.conftest import Cluster, until, written
 from tests.contract.controlplane.published import table
 from tests.support.answers import TEXT
-from tests.support.nats_client import settled
 from tests.support.servers import EtcdServer, NatsServer
 
 pytestmark = pytest.mark.contract
@@ -119,9 +118,9 @@ async def test_load_reports_reach_the_view(cluster: Cluster) -> None:
 async def test_another_frontend_takes_the_next_turn(cluster: Cluster) -> None:
     one, other = await cluster.frontend(), await cluster.frontend()
     await one.ask("hi")
-    await _shared(one)
+    await written(one)
     assert (await other.ask("hi", TEXT, "more"))[0] == "d-local"
-    await _shared(other)
+    await written(other)
     assert (await one.ask("hi", TEXT, "more", TEXT, "x"))[0] == "d-local"
     ids = {each.frontend.ledger.recent[-1].session_id for each in (one, other)}
     assert len(ids) == 1
@@ -133,7 +132,7 @@ async def test_another_frontend_knows_who_keeps_a_response(cluster: Cluster) -> 
     cluster.engines["d0"].answer_id = "resp_1"
     async with one.http.post(f"{one.url}/v1/responses", json={"model": "m", "input": "hi"}) as response:
         assert response.status == 200
-    await _shared(one)
+    await written(one)
     for stack in (other, await cluster.frontend()):
         for response_id, status in (("resp_1", 200), ("resp_2", 404)):
             async with stack.http.get(f"{stack.url}/v1/responses/{response_id}") as response:
@@ -147,7 +146,7 @@ async def test_a_restarted_frontend_remembers(cluster: Cluster) -> None:
     one = await cluster.frontend()
     async with await one.chat("hi", stream=True) as response:
         await response.read()
-    await _shared(one)
+    await written(one)
     fresh = await cluster.frontend()
     assert len(fresh.frontend.sessions) == 0
     assert (await fresh.ask("hi", TEXT, "more"))[0] == "d-local"
@@ -163,12 +162,6 @@ async def test_first_turns_never_read_from_nats(cluster: Cluster) -> None:
     stack.frontend.history.fetch = no_read  # type: ignore[method-assign,assignment]
     assert (await stack.ask("hi"))[0] == "p-d"
     assert (await stack.ask("hi", TEXT, "more"))[0] == "d-local"
-
-
-async def _shared(stack: Stack) -> None:
-    """All that was written behind is in the bucket."""
-    await until(lambda: not stack.frontend.sharing.pending)
-    await settled(stack.frontend.sharing._bus.nc)
 
 
 async def test_moved_kv_lands_in_the_turns_record(cluster: Cluster) -> None:

@@ -9,16 +9,10 @@ from ppd.cli.status import collect
 from ppd.core import streams
 from ppd.core.names import Role
 from ppd.runtime.streams import RECREATED, bucket
-from tests.contract.controlplane.conftest import Cluster, Stack, until
+from tests.contract.controlplane.conftest import Cluster, Stack, until, written
 from tests.support.answers import TEXT
-from tests.support.nats_client import settled
 
 pytestmark = pytest.mark.contract
-
-
-async def _written(stack: Stack) -> None:
-    await until(lambda: not stack.frontend.sharing.pending)
-    await settled(stack.frontend.sharing._bus.nc)
 
 
 async def _info(cluster: Cluster, stack: Stack) -> Any:
@@ -53,14 +47,14 @@ async def test_a_conversation_is_one_record_however_long_it_gets(cluster: Cluste
     stack = await cluster.frontend()
     for number in range(5):
         await _chat(stack, f"question {number}", 6)
-    await _written(stack)
+    await written(stack)
     await _eventually(cluster, stack, 5)
     bus, namespace = stack.frontend.bus, cluster.namespace
     assert await collect._sessions(bus, namespace) == 5
     # Under a client's own id there is the id's record too, which is no further conversation.
     for number in range(3):
         await _chat(stack, f"named {number}", 4, **{"x-session-id": f"s{number}"})
-    await _written(stack)
+    await written(stack)
     await _eventually(cluster, stack, 5 + 2 * 3)
     assert await collect._sessions(bus, namespace) == 8
     assert (await _info(cluster, stack)).state.consumer_count == 0
@@ -74,7 +68,7 @@ async def test_frontends_in_turn_leave_one_record_and_a_fresh_one_finds_it(clust
     for turn in range(7):
         stack = (one, other)[turn % 2]
         await stack.ask(*history)
-        await _written(stack)
+        await written(stack)
         history += [TEXT, "more"]
     await _eventually(cluster, one, 1)
     fresh = await cluster.frontend()
@@ -87,7 +81,7 @@ async def test_a_branch_is_a_conversation_of_its_own(cluster: Cluster) -> None:
     stack = await cluster.frontend()
     await _chat(stack, "hi", 2)
     await stack.ask("hi", TEXT, "another way")
-    await _written(stack)
+    await written(stack)
     await _eventually(cluster, stack, 2)
     fresh = await cluster.frontend()
     for question in ("more", "another way"):
@@ -106,7 +100,7 @@ async def test_a_bucket_that_is_deleted_comes_back_logged_and_counted(
     assert f"stream {name} was deleted: it is created again, empty" in caplog.text
     assert (await _info(cluster, stack)).config.max_age == 77.0
     await _chat(stack, "hi", 2)
-    await _written(stack)
+    await written(stack)
     await _eventually(cluster, stack, 1)
     fresh = await cluster.frontend()
     assert (await fresh.ask("hi", TEXT, "more", TEXT, "x"))[0] == "d-local"

@@ -12,7 +12,7 @@ import pytest
 from controlplane.shared.sessions import Sharing
 from ppd.core.names import Role
 from ppd.core.records import SessionRecord
-from tests.contract.controlplane.conftest import Cluster, until
+from tests.contract.controlplane.conftest import Cluster, until, written
 from tests.contract.controlplane.processes import processes
 
 pytestmark = pytest.mark.contract
@@ -120,6 +120,7 @@ async def test_a_turn_that_another_frontend_served_since_is_not_missed(cluster: 
     async with await other.chat("hi", text, "more") as response:
         assert response.headers["x-ppd-decode"] == "d1"
         await response.read()
+    await written(other)
     async with await one.chat("hi", text, "more", text, "and") as response:
         assert response.headers["x-ppd-decode"] == "d1"
     assert len(one.frontend.sessions) == 1
