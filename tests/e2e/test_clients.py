@@ -62,8 +62,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         stack.ppd("down")
 
 
-def run(argv: list[str], environment: dict[str, str], within_s: float = 120) -> str:
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=within_s)
+def run(argv: list[str], environment: dict[str, str]) -> str:
+    """The deadline is for a program that hangs: on a busy machine vLLM's imports alone take minutes."""
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
@@ -115,7 +116,7 @@ def test_vllm_bench_serve_runs(kind: str, environment: dict[str, str], tmp_path:
     command = blocks("sh")["vllm bench serve"].replace("vllm bench serve", f"{sys.executable} {script}", 1)
     if kind == "openai":
         command = command.replace("openai-chat", kind).replace("/v1/chat/completions", "/v1/completions")
-    said = run(["bash", "-c", command], environment, 200)
+    said = run(["bash", "-c", command], environment)
     assert re.search(r"Successful requests: +20\b", said), said
     assert re.search(r"Failed requests: +0\b", said), said
 
@@ -130,7 +131,7 @@ def test_aiperf_runs_many_turns(environment: dict[str, str], tmp_path: Path) -> 
     command = f"cd {tmp_path} && {command.rstrip()} --artifact-dir {tmp_path}/artifacts --ui simple"
     # It takes a folder for a tokenizer only where it may ask a hub too.
     online = {name: value for name, value in environment.items() if name != "HF_HUB_OFFLINE"}
-    run(["bash", "-c", command], online, 250)
+    run(["bash", "-c", command], online)
     (report,) = tmp_path.rglob("profile_export_aiperf.json")
     figures = json.loads(report.read_text())
     assert figures["request_count"]["avg"] == 32
