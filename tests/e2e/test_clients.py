@@ -64,7 +64,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 def run(argv: list[str], environment: dict[str, str]) -> str:
     """The deadline is for a program that hangs: on a busy machine vLLM's imports alone take minutes."""
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
