@@ -1,4 +1,4 @@
-"""All engines of this frontend, by model and role: etcd's records, and which of them can be used."""
+"""All engines that this frontend knows, by model and role, and which of them are usable."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from ppd.core.pairing import why_not
 from ppd.core.records import WorkerLoad, WorkerRecord
 from ppd.core.roster import CANDIDATES, Roster
 
-_ASKED_AFTER = 0.2  # of the patience with a silent engine: then it is asked whether it lives
+_ASKED_AFTER = 0.2  # share of the patience after which a silent engine is asked whether it lives
 _ASKED_EVERY = 0.1
 _ANSWERED_IN = 0.5
 _UNLISTED_S = 30.0  # an agent that has not registered again within this time has left
@@ -68,7 +68,7 @@ class Cluster:
         return new
 
     def _take(self, record: WorkerRecord, known: Worker | None, now_s: float) -> None:
-        """A record that is new or has changed."""
+        """Add a worker, or take over its changed record."""
         if known is None:
             known = self.workers[record.worker_id] = Worker(record, self._make_pool(record.url))
             self._log.info("worker %s (%s) is %s", record.name, record.worker_id, record.status)
@@ -92,7 +92,7 @@ class Cluster:
         self._log.info("worker %s (%s) is gone", worker.name, worker.id)
 
     def _back(self, worker_id: str) -> Worker | None:
-        """One that was gone and is registered again: etcd, or the way to it, was at fault."""
+        """A worker that left and is registered again: etcd, or the connection to it, had failed."""
         worker = self._leaving.pop(worker_id, None)
         if worker is not None:
             worker.gone = False
@@ -101,7 +101,7 @@ class Cluster:
         return worker
 
     def _log_unlike(self, worker: Worker) -> None:
-        """P and D that cannot exchange KV are never used as a pair; each two kinds are logged once."""
+        """Log, once for each two kinds, a P and a D that cannot exchange KV and so never form a pair."""
         model = self._models.get(worker.record.model)
         if model is None or worker.record.role not in (Role.PREFILL, Role.DECODE):
             return
@@ -141,8 +141,9 @@ class Cluster:
         but: frozenset[str],
         reader: str = "",
     ) -> list[Worker]:
-        """A few workers of a roster for one turn, and those that are wanted if they are usable. Those that
-        just failed are left out, unless there are no others. `reader`: the D that has to read their KV."""
+        """A few workers of a roster for one turn, and those of `wanted` that are usable. Workers that just
+        failed are left out unless all did. `reader`: the D that has to read their KV.
+        """
         if not roster:
             return []
         found = roster.with_(wanted, CANDIDATES)
@@ -165,7 +166,9 @@ class Cluster:
     def decoders(
         self, model: str, now_s: float, but: frozenset[str] = frozenset()
     ) -> tuple[list[Worker], list[Worker]]:
-        """The D's, and those that take a turn whole: replicas or, where nobody else can decode, the P's."""
+        """All D's, and the workers that serve whole turns: replicas or, where no other worker can decode,
+        P's.
+        """
         decodes = self.ready(model, Role.DECODE, now_s, but)
         replicas = self.ready(model, Role.REPLICA, now_s, but)
         if not decodes and not replicas:
@@ -177,7 +180,7 @@ class Cluster:
         return compatible(prefill, decode) and self.pairs.usable(prefill.id, decode.id, now_s)
 
     def transfer_failed(self, prefill: Worker, decode: Worker, why: str, now_s: float) -> None:
-        """KV did not pass between the two: other pairs are used for a while."""
+        """A KV transfer failed between the two: set the pair aside for a while."""
         if rest_s := self.pairs.failed(prefill.id, decode.id, now_s):
             metrics.PAIRS_ASIDE.inc()
             self._log.warning(
@@ -211,13 +214,15 @@ class Cluster:
         raise ApiError(503, NO_WORKER, retry_after_s=1)
 
     def suspects(self, model: str) -> dict[str, str]:
-        """Those that seem to hang by name, and why."""
+        """The workers that seem to hang, by name, and why."""
         listed = self.workers.values()
         return {each.name: each.suspected for each in listed if each.suspected and each.record.model == model}
 
     def sweep(self, now_s: float, reports_flow: bool = True) -> bool:
-        """Deadlines, and who seems to hang: what was asked of it moves elsewhere. Whether others than before
-        can be used. `reports_flow`: NATS is there, so that the silence of one agent means something."""
+        """Check deadlines, and suspect engines that seem to hang: their turns move elsewhere. Returns
+        whether the set of usable workers changed. `reports_flow`: NATS is connected, so that one agent's
+        silence means something.
+        """
         changed = False
         for worker in list(self.workers.values()):
             worker.pool.sweep(now_s, worker.works(now_s, self._patience))
@@ -243,12 +248,12 @@ class Cluster:
         return changed
 
     def put_off(self, by_s: float) -> None:
-        """This process stood still for `by_s` seconds: no engine is to blame for what was not heard."""
+        """This process stalled for `by_s` seconds: extend all deadlines, since no engine is to blame."""
         for worker in [*self.workers.values(), *self._leaving.values()]:
             worker.pool.put_off(by_s)
 
     def _ask_silent(self, worker: Worker, now_s: float) -> None:
-        """An engine from which nothing has come for a while is asked whether it lives."""
+        """Ask an engine that has been silent for a while whether it lives."""
         evidence, silent_s = worker.evidence, _ASKED_AFTER * self._patience.silent_s
         if self._ask is None:
             return

@@ -8,7 +8,7 @@ _TICK_S = 0.1
 
 
 class _Ticks:
-    """Ends the scope after `limit_s` of ticks. One that comes late counts as one in time."""
+    """Ends the scope after `limit_s`, counted in ticks. A late tick counts as a punctual one."""
 
     def __init__(self, scope: asyncio.Timeout, limit_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -39,7 +39,7 @@ class _Ticks:
 
 @asynccontextmanager
 async def deadline(limit_s: float) -> AsyncIterator[None]:
-    """`asyncio.timeout` in the time in which this process runs. Raises TimeoutError."""
+    """Like `asyncio.timeout`, but counts only time in which this process runs. Raises TimeoutError."""
     async with asyncio.timeout(None) as scope:
         ticks = _Ticks(scope, limit_s)
         try:

@@ -1,7 +1,7 @@
-"""What this frontend found out about an engine by asking the engine itself.
+"""What this frontend learned by asking an engine itself.
 
-An engine that was streaming and falls silent is asked for its step counter: at once, so that a hung engine is
-noticed sooner than by its agent's reports, and without NATS.
+An engine that was streaming and falls silent is asked for its step counter. A hung engine is noticed sooner
+than by its agent's reports, and without NATS.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from controlplane.engines.connection import UpstreamError
 from controlplane.engines.deadline import deadline
 from controlplane.engines.pool import Pool
 
-_FRESH_S = 5.0  # an older answer says nothing
+_FRESH_S = 5.0  # an older answer is ignored
 _STEPS = re.compile(rb"^vllm:iteration_tokens_total_count(?:\{[^}]*\})? ([0-9.eE+]+)", re.MULTILINE)
 _MAX_PAGE_BYTES = 4 << 20
 _PAGE = b"/metrics"
 
 
 class Evidence:
-    """The answers of one engine to the question whether it makes steps. Times of a monotonic clock."""
+    """One engine's answers to the question whether it makes steps. Times are of a monotonic clock."""
 
     def __init__(self) -> None:
         self.unanswered = False  # the last question got no answer in time
@@ -32,7 +32,7 @@ class Evidence:
         self._steps = -1.0
 
     def answered(self, steps: float | None, now_s: float) -> None:
-        """`steps`: its counter; None where it has none, which says only that it answers."""
+        """`steps`: the engine's counter; None where it has none, so that only the answer itself counts."""
         self.unanswered, self._answered_s = False, now_s
         if steps is None or steps != self._steps:
             self._stepped_s, self._steps = now_s, -1.0 if steps is None else steps
@@ -42,11 +42,11 @@ class Evidence:
         return fresh and not self.unanswered and now_s - self._stepped_s < stuck_s
 
     def stuck_s(self, now_s: float) -> float:
-        """For how long it has answered without making a step; 0 where that is not known."""
+        """How long it has answered without making a step; 0: not known."""
         return now_s - self._stepped_s if now_s - self._answered_s <= _FRESH_S else 0.0
 
     def cleared(self) -> None:
-        """A byte came from it."""
+        """A byte came from the engine: it is not hung."""
         self.unanswered = False
 
 
@@ -54,8 +54,9 @@ Ask = Callable[[Pool, Evidence, float], Coroutine[Any, Any, None]]
 
 
 async def ask(pool: Pool, evidence: Evidence, within_s: float) -> None:
-    """Ask an engine for its step counter. An engine that refuses the connection is not hung but gone, which
-    the registry and its connections tell."""
+    """Ask an engine for its step counter. An engine that refuses the connection does not hang, it is gone:
+    the registry and its connections show that.
+    """
     loop = asyncio.get_running_loop()
     try:
         async with deadline(within_s):

@@ -1,4 +1,4 @@
-"""The engines as this frontend follows them: etcd's records, and the engines' reports of moved KV."""
+"""Keeps this frontend's view of the engines up to date, from etcd's records and the engines' reports."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from ppd.runtime.registry import WorkerWatch
 
 
 class Fleet:
-    """Keeps `cluster`, `links` and `transfers` up to date with what etcd and the engines say."""
+    """Owns `cluster`, `links` and `transfers`, and feeds them with records and reports."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Fleet:
         self.watch = WorkerWatch(etcd, settings.namespace, self.update, logger)
         self.transfers = Transfers(bus, settings.namespace, self._on_kv_moved, logger)
         self.links = Links()
-        self._shown: set[tuple[str, str]] = set()  # model and role, of the gauge
+        self._shown: set[tuple[str, str]] = set()  # labels (model, role) that the gauge has
 
     def _make_pool(self, url: str) -> Pool:
         return Pool(url, self._settings.connect_s, self._settings.engine_key)
@@ -53,7 +53,9 @@ class Fleet:
             self._on_new(record)
 
     def sweep(self, now_s: float, reports_come: bool) -> None:
-        """Deadlines. `reports_come`: NATS is there, so that silence is the engines' own."""
+        """Check the engines' deadlines. `reports_come`: NATS is connected, so that silence is the engines'
+        own.
+        """
         if self.cluster.sweep(now_s, reports_come):
             self._show()
 

@@ -1,4 +1,4 @@
-"""What moving KV costs between each P and D, learned from the engines' own reports."""
+"""What moving KV costs between each P and each D, learned from the engines' reports."""
 
 from ppd.core.learning.link import PairLinks
 from ppd.core.records import KvMoved

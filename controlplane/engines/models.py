@@ -1,4 +1,4 @@
-"""The engines of each model, by role: what changes when one engine changes costs the same for any number."""
+"""The engines of each model, by role. A change of one engine costs the same however many there are."""
 
 import random
 from collections.abc import Iterator
@@ -87,7 +87,7 @@ class Models:
             self._models.setdefault(name, ModelWorkers(record.model)).put(worker)
 
     def drop(self, worker_id: str) -> None:
-        """Nothing happens where the engine is not listed."""
+        """Remove an engine; no error where it is not listed."""
         place = self._places.pop(worker_id, None)
         for name in place[0] if place is not None else ():
             self._models[name].drop(worker_id)

@@ -1,6 +1,6 @@
-"""Pairs of a P and a D between which KV does not pass: set aside as a pair, and tried again with back-off.
+"""Pairs of a P and a D between which KV transfers fail: set aside, and tried again with back-off.
 
-Each engine of such a pair may be well, and serve others: a broken link, a firewall, a NIC.
+Both engines may be healthy and serve other pairs: a broken link, a firewall or a NIC can be the cause.
 """
 
 from collections import OrderedDict
@@ -13,15 +13,17 @@ _MAX_PAIRS = 4096
 
 
 class Pairs:
-    """What is known of pairs, by the ids of P and D. Time is passed in."""
+    """Failed pairs, by the ids of P and D. The caller passes the time."""
 
     def __init__(self) -> None:
         self._failed: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()  # until, back-off: s
 
     def failed(self, prefill_id: str, decode_id: str, now_s: float) -> float:
-        """A transfer failed. For how long the pair is set aside, in seconds; 0 where it was already."""
+        """Note a failed transfer. Returns for how many seconds the pair is set aside; 0 where it was
+        already.
+        """
         until_s, backoff_s = self._failed.pop((prefill_id, decode_id), (-inf, 0.0))
-        fresh = now_s >= until_s  # else it is one of those that were under way at the first failure
+        fresh = now_s >= until_s  # otherwise it was already running at the first failure
         if fresh:
             in_a_row = now_s < until_s + max(backoff_s, _FORGIVEN_S)
             backoff_s = min(backoff_s * 2, _LONGEST_S) if in_a_row else _FIRST_S

@@ -1,4 +1,4 @@
-"""The kept connections to one engine, and the sweep of their deadlines."""
+"""The kept connections to one engine, and the check of their deadlines."""
 
 import asyncio
 from collections import deque
@@ -63,10 +63,9 @@ class Pool:
         idle_s: float,
         excuse: Callable[[float], bool] | None = None,
     ) -> Connection:
-        """Send a request and wait for the answer's head. `headers` are whole lines. `excuse` is asked when
-        the deadline has passed and the engine works: whether to wait on.
-
-        A kept connection that the engine closed meanwhile is replaced once. Raises UpstreamError.
+        """Send a request and wait for the answer's head. `headers` are whole lines. When the deadline has
+        passed and the engine makes steps, `excuse` decides whether to wait longer. A kept connection that
+        the engine closed is replaced once. Raises UpstreamError.
         """
         line = b"%b %b HTTP/1.1\r\n" % (method, path)
         head = b"%b%b%bcontent-length: %d\r\n\r\n" % (line, self._head, headers, len(body))
@@ -138,11 +137,11 @@ class Pool:
 
     @property
     def heard_s(self) -> float:
-        """When a byte of the worker's came last, as far as connections tell that are open now."""
+        """When a byte last came from the worker, as far as its open connections tell."""
         return max((each.heard_s for each in self._all), default=-_NEVER)
 
     def waits_s(self, now_s: float) -> float:
-        """The longest that an answer has been awaited in vain; -inf where none is awaited."""
+        """How long the longest-waiting answer has been silent; -inf where none is awaited."""
         return max((each.waits_s(now_s) for each in self._all), default=-_NEVER)
 
     def give_up(self, now_s: float, waited_s: float) -> None:

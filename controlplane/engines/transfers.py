@@ -1,4 +1,4 @@
-"""What the engines say of KV on NATS: how much a turn moved, and what a D holds for a pull-back."""
+"""The engines' reports on KV: what each turn moved, and what a D holds for a pull-back."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from ppd.runtime.bus import Bus
 
 _MAX_OPEN = 16_384
 _MAX_CLOSED = 4_096  # a report follows the end of its turn within a second; a record has 1 kB
-_MARGIN_S = 5.0  # before its expiry a held KV counts as gone: P has yet to be asked
+_MARGIN_S = 5.0  # held KV counts as gone so long before it expires, since P has yet to be asked
 _LATE_S = 0.1  # a client that asks on at once may overtake D's report of the turn before
 
 
@@ -31,14 +31,16 @@ def _put(bounded: OrderedDict[str, V], key: str, value: V, at_most: int = _MAX_O
 
 
 def _keep(holder: _Holder, pullback: Pullback) -> None:
-    """Unless the session has moved on meanwhile, or another incarnation holds it."""
+    """Give the session its pull-back, unless it has moved on or another incarnation holds the KV."""
     session, after, decode_worker = holder
     if decode_worker == pullback.decode_worker and session.marks and session.marks[-1].after == after:
         session.pullback = pullback._replace(after=after)
 
 
 class Moved:
-    """One turn's transfers: ranks move at the same time, a pull-back and the hand-off after it do not."""
+    """The transfers of one turn. Ranks move their parts in parallel; a pull-back and a hand-off follow each
+    other.
+    """
 
     __slots__ = ("_bytes", "_longest_s", "error")
 
@@ -67,7 +69,7 @@ class Moved:
 
 
 class Transfers:
-    """Matches the engines' reports with turns, by request id; bounded, and late ones still count."""
+    """Matches the engines' reports with turns by request id. Bounded; late reports count too."""
 
     def __init__(
         self, bus: Bus, namespace: str, on_report: Callable[[KvMoved], None], logger: logging.Logger
@@ -84,24 +86,25 @@ class Transfers:
         self._awaited: OrderedDict[str, asyncio.Event] = OrderedDict()  # D's reports, by session
 
     def moved_by(self, request_id: str) -> Moved | None:
-        """What a turn moved, as far as it is known."""
+        """What a turn moved, as far as reports have come."""
         return self._moved.get(request_id)
 
     def expect(self, request_id: str, decode_worker: str) -> None:
-        """A D is asked to read this turn's KV."""
+        """A D was asked to read this turn's KV."""
         _put(self._wanted, request_id, decode_worker)
 
     def called_off(self, request_id: str) -> None:
-        """The turn was given up: that its transfer fails says nothing about the pair."""
+        """This frontend gave the turn up: a failure of its transfer is no evidence against the pair."""
         self._wanted.pop(request_id, None)
 
     def wanted(self, request_id: str, decode_worker: str) -> bool:
-        """Whether this frontend asked that D for the turn's transfer and still wants it. Other frontends
-        judge their own turns: they know which they gave up."""
+        """Whether this frontend asked that D for the turn's transfer and has not called it off. Each
+        frontend judges its own turns, since only it knows which it gave up.
+        """
         return self._wanted.get(request_id) == decode_worker
 
     def closed(self, record: TurnRecord) -> None:
-        """A report for it may still come."""
+        """Keep the record for a while: a report for it may still come."""
         _put(self._records, record.request_id, record, _MAX_CLOSED)
 
     def expect_hold(self, request_id: str, session: Session, after: int, decode_worker: str) -> None:
@@ -115,7 +118,7 @@ class Transfers:
             _keep(holder, early)
 
     async def until_held(self, session: Session) -> None:
-        """Until D's report on the session's last turn is in, if one is expected, for a short time at most."""
+        """Wait, for a short time at most, for D's report on the session's last turn if one is expected."""
         report = self._awaited.get(session.id)
         if report is not None:
             try:
@@ -140,7 +143,7 @@ class Transfers:
     def on_held(self, held: KvHeld, now_s: float) -> None:
         pullback = Pullback(dict(held.params), 0, held.worker_id, now_s + held.hold_s - _MARGIN_S)
         holder = self._holders.pop(held.request_id, None)
-        if holder is None:  # the report overtook the end of the turn
+        if holder is None:  # the report came before the turn was closed
             _put(self._early, held.request_id, pullback)
         else:
             _keep(holder, pullback)

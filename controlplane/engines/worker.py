@@ -1,4 +1,4 @@
-"""One engine as this frontend sees it: its record, its last load report, and our own turns on it since."""
+"""One engine as this frontend sees it: its record, its last load report, and this frontend's own turns."""
 
 from types import TracebackType
 from typing import NamedTuple
@@ -11,15 +11,15 @@ from ppd.core.records import WorkerRecord
 
 _FIRST_REST_S = 0.5
 _MAX_REST_S = 10.0
-_FULL = 0.9  # of its KV memory: from here on requests may wait for room
+_FULL = 0.9  # share of KV memory in use from which on requests may wait for room
 
 
 class Patience(NamedTuple):
-    """For how long an engine may give no sign of life before it is suspected."""
+    """How long an engine may show no sign of life before it is suspected."""
 
     silent_s: float = 10.0  # and answers nothing
     stuck_s: float = 30.0  # and answers, but makes no step
-    stale_s: float = 2.0  # older reports say nothing
+    stale_s: float = 2.0  # older reports are ignored
 
 
 class Worker(LoadTracker):
@@ -32,10 +32,12 @@ class Worker(LoadTracker):
         self.signature = record.kv_signature()
         self.pool = pool
         self.gone = False
-        self.unlisted_s = 0.0  # since when the registry lacks it, though its agent is well; 0 = it does not
-        self.suspected = ""  # why; such a worker is used as little as one that is gone
+        self.unlisted_s = (
+            0.0  # since when the registry lacks it although its agent reports; 0: it is registered
+        )
+        self.suspected = ""  # why it is suspected; a suspected worker gets no turns
         self.evidence = Evidence()
-        self.reports_kv = False  # it was heard to report what it read from a P
+        self.reports_kv = False  # it has reported a transfer from a P before
         self._failures = 0
         self._rests_until_s = 0.0
 
@@ -53,8 +55,9 @@ class Worker(LoadTracker):
         return not self.gone and not self.suspected and self.record.status is WorkerStatus.READY
 
     def trouble(self, now_s: float, patience: Patience, reports_flow: bool) -> str:
-        """Why it seems to hang; empty where nothing says so. What its agent says counts, and where that is
-        silent too, what it owes us; but never against an engine from which bytes come."""
+        """Why the engine seems to hang; empty: it does not. The agent's reports count and, where they are
+        missing, the answers that the engine owes; an engine that sends bytes is never suspected.
+        """
         load = self._load if now_s - self._load_s <= patience.stale_s else None
         if self.evidence.unanswered:
             return "it does not answer when asked"
@@ -71,32 +74,34 @@ class Worker(LoadTracker):
         return why if now_s - self.pool.heard_s >= within_s else ""
 
     def lives(self, now_s: float, patience: Patience) -> bool:
-        """Its agent reports, and has not been waiting for the engine."""
+        """Whether the agent reports and is not waiting for the engine."""
         load = self._load
         return load is not None and load.silent_s == 0 and now_s - self._load_s <= patience.stale_s
 
     def well(self, now_s: float, patience: Patience) -> bool:
-        """Its agent reports, and the engine answers it and makes steps."""
+        """Whether the agent reports that the engine answers and makes steps."""
         return self.lives(now_s, patience) and self._load is not None and self._load.stuck_s == 0
 
     def works(self, now_s: float, patience: Patience) -> bool:
-        """It is known to answer and to make steps, by its agent or because this frontend asked: an answer
-        that does not come yet is no sign of a failure."""
+        """Whether the engine is known to make steps, from its agent or because this frontend asked. A late
+        answer is then no sign of a failure.
+        """
         load = self._load
         if load is not None and now_s - self._load_s <= patience.stale_s:
             return load.silent_s == 0 and load.stuck_s < patience.stuck_s
         return self.evidence.works(now_s, patience.stuck_s)
 
     def has_room(self, now_s: float, stale_s: float) -> bool:
-        """Whether its agent says that it has memory for more requests; False where it says nothing."""
+        """Whether the agent reports free KV memory; False: full, or not known."""
         load = self._load
         return load is not None and now_s - self._load_s <= stale_s and load.kv_use < _FULL
 
     # --- failures seen by this frontend, before etcd knows ---
 
     def failed(self, now_s: float) -> None:
-        """It rests for a while, longer each time in a row. Failures while it rests are of the same moment:
-        what was under way at the first one."""
+        """Stop using the engine for a while, longer after each failure in a row. Failures during the pause
+        count as part of the first one.
+        """
         if self.resting(now_s):
             return
         self._rests_until_s = now_s + min(_FIRST_REST_S * 2**self._failures, _MAX_REST_S)
@@ -110,7 +115,7 @@ class Worker(LoadTracker):
 
 
 class Reservation:
-    """A turn's place on a worker, booked with the decision; leaves no trace behind when it ends."""
+    """A turn's place on a worker: booked with the decision, given back when the turn ends."""
 
     def __init__(
         self, worker: Worker, prefill_tokens: int, source: Worker | None = None, kv_tokens: int = 0
@@ -129,7 +134,7 @@ class Reservation:
         return self
 
     def prefilled(self) -> None:
-        """Its prompt is computed, or its KV has come."""
+        """The prompt is computed, or its KV has arrived."""
         self.worker.prefill_tokens -= self._prefill_tokens
         if self._source is not None:
             self._source.unsent_kv_tokens -= self._kv_tokens

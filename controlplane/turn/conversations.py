@@ -43,7 +43,7 @@ class History:
         self._claims: dict[str, asyncio.Task[Session]] = {}
 
     def finish(self, turn: TurnState, now_s: float) -> None:
-        """Remember where the conversation lives now. A turn that gave no token leaves nothing behind."""
+        """Remember which engines now hold the conversation. A turn without a token changes nothing."""
         if not turn.answered or not turn.request.messages:
             return
         session = turn.session = self._session_of(turn)
@@ -75,7 +75,7 @@ class History:
             self._share(session, after, turn.request.model)
 
     def _session_of(self, turn: TurnState) -> Session:
-        """The session that this turn continues, or a branch of it, or a new one."""
+        """The session that this turn continues: the known one, a branch of it, or a new one."""
         match = turn.conversation.match
         if match is not None:
             if match.exact and match.session.marks and match.session.marks[-1] == match.mark:
@@ -89,14 +89,14 @@ class History:
     # --- with other frontends ---
 
     def may_know_more(self, request: Request, match: Match | None) -> bool:
-        """Whether another frontend may have served this conversation since."""
+        """Whether another frontend may have served a later turn of this conversation."""
         if not self._sharing.reached.is_set():
             return False
         last = next((i for i in _backwards(request) if request.messages[i].role == "assistant"), None)
         return last is not None and (match is None or match.messages < last)
 
     async def fetch(self, request: Request, match: Match | None) -> Match | None:
-        """Where another frontend left the conversation, now known here too; else `match`."""
+        """The session as another frontend shared it, now known here too; otherwise `match`."""
         places = identity.candidates(request.messages, request.keys)
         place = next((each for each in places if each.after is not None), None)
         if place is None or place.after is None:
@@ -113,23 +113,26 @@ class History:
         return Match(session, session.marks[-1], True, place.messages)
 
     async def settled(self, match: Match) -> None:
-        """Until it is known whether D holds the history's KV for a pull-back; bounded."""
+        """Wait, for a bounded time, for D's report whether it holds the history's KV for a pull-back."""
         if match.exact:
             await self._transfers.until_held(match.session)
 
     def must_claim(self, request: Request, conversation: Conversation) -> bool:
-        """Whether this is a first turn under an explicit id, as far as is known here."""
+        """Whether this is a first turn under an explicit id, as far as this frontend knows."""
         return bool(request.explicit_id) and conversation.session is None
 
     async def claim(self, request: Request, decode_worker: str) -> Session:
-        """The session of an explicit id. The first frontend to ask says which D it lives on; turns that come
-        while the first one is under way, here or elsewhere, find the same."""
+        """The session of an explicit id. The first frontend to ask decides which D has it; turns that come
+        while the first one is being served, at any frontend, get the same D.
+        """
         key = explicit_key(request)
         task = self._claims.get(key)
         if task is None:
             task = self._claims[key] = asyncio.create_task(self._agree(key, request.model, decode_worker))
             task.add_done_callback(lambda _: self._claims.pop(key, None))
-        return await asyncio.shield(task)  # of a client that hangs up, others may wait for the same
+        return await asyncio.shield(
+            task
+        )  # if this client hangs up, others may be waiting for the same session
 
     async def _agree(self, key: str, model: str, decode_worker: str) -> Session:
         session = Session(_new_id(), key)
@@ -179,7 +182,7 @@ def _to_record(session: Session, model: str) -> SessionRecord:
 
 
 def _take_over(session: Session, record: SessionRecord) -> Mark:
-    """What another frontend knows of the session; the mark of its last turn."""
+    """Copy the engines and the last mark of another frontend's record into the session."""
     session.decode_worker = record.decode_worker
     session.prefill_worker = record.prefill_worker
     session.p_known_tokens = record.p_known_tokens
@@ -199,5 +202,5 @@ def _take_over(session: Session, record: SessionRecord) -> Mark:
 
 
 def _kind(name: str) -> AnswerKind:
-    """A kind of a newer frontend, or none, counts as plain."""
+    """The kind of an answer. An unknown kind, from a newer frontend, counts as plain."""
     return AnswerKind(name) if name in set(AnswerKind) else AnswerKind.PLAIN

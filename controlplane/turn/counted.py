@@ -1,4 +1,4 @@
-"""How many tokens a turn had, as far as that is known."""
+"""The token counts of a finished turn, and which of them are only bounds."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ class Counted(NamedTuple):
 
 
 def counted(turn: TurnState) -> Counted:
-    """By the engine's usage; of an answer that ended before that came, by what was sent of it."""
+    """From the engine's usage; for an answer that ended without one, from what was sent of it."""
     usage, watch = turn.usage, turn.watch
     prompt: int | UnsetType = usage.prompt_tokens if usage is not None else turn.prefill_prompt or UNSET
     estimated = prompt is UNSET and turn.answered

@@ -1,4 +1,4 @@
-"""Request + known session -> the features of the turn."""
+"""From a request and its session to the features that the decision needs."""
 
 import random
 from typing import NamedTuple
@@ -15,22 +15,22 @@ from ppd.core.sessions import Match, Session, SessionStore
 
 
 class Conversation(NamedTuple):
-    """Where a request stands: its session if known, where it meets it, and its features."""
+    """What is known of the conversation that a request belongs to, and the features of this turn."""
 
     session: Session | None
     match: Match | None
     turn: Turn
-    begins: bool  # by its shape it is a first turn
+    begins: bool  # it has no earlier answer
     n_out_mean: float = 0.0  # recent mean of this model's output tokens; 0 = not known
-    near: Near = NOWHERE  # where its history is not known
+    near: Near = NOWHERE  # for a history that is not known: engines that may hold its beginning
 
 
-# Of a request by which the model makes no tokens.
+# For requests that generate nothing.
 NO_CONVERSATION = Conversation(None, None, Turn(turn=0, n_in=0, n_out=0, n_ctx=0, qps=0.0), False)
 
 
 class FeatureReader:
-    """Owns what features are read from: sessions, token counts, running means."""
+    """Computes features from sessions, token counts and running means, which it owns."""
 
     def __init__(self, sessions: SessionStore, tokens: TokenCounter) -> None:
         self.sessions = sessions
@@ -46,7 +46,7 @@ class FeatureReader:
         return self.sessions.match(identity.candidates(request.messages, request.keys), now_s)
 
     def read(self, request: Request, match: Match | None, now_s: float) -> Conversation:
-        # Of a history that is known, no more than its end is looked at.
+        # Only the end of a known history is looked at.
         new = request.messages[match.messages :] if match else request.messages
         answers = [message.role for message in new].count("assistant")
         session = match.session if match else None
@@ -82,8 +82,9 @@ class FeatureReader:
         return Conversation(session, match, turn, begins, self.outputs.mean(request.model), near)
 
     def near(self, request: Request, session: Session | None, now_s: float) -> Near:
-        """Of a request whose history is not known, the engines that may hold its beginning. `session`: the
-        last one under the same explicit id, which may have another history."""
+        """The engines that may hold the beginning of a request whose history is unknown. `session`: the last
+        session under the same explicit id, whose history may differ.
+        """
         key = affinity_key(request)
         if not key:
             return NOWHERE
@@ -92,13 +93,14 @@ class FeatureReader:
         return self.affinity.near(key, now_s)
 
     def placed(self, request: Request, conversation: Conversation, near: Near, now_s: float) -> None:
-        """A turn goes to these engines."""
+        """Note which engines this turn goes to."""
         if conversation.match is None and (key := affinity_key(request)):
             self.affinity.placed(key, near, bool(request.messages), now_s)
 
     def _known(self, request: Request, match: Match, new: list[Message]) -> tuple[int, int]:
-        """Of the prompt, the tokens that the history's workers may hold, and those that are new to them: a
-        part of the last answer may be among them."""
+        """Two token counts of the prompt: what the session's workers may hold, and what is new to them. A
+        part of the last answer may be among the new tokens.
+        """
         found = self.retention.share(request.base, match.mark.kind) if match.exact else 0.0
         held = match.held_tokens(found)
         n_in = self.tokens.count(request.base, new[match.exact :])
@@ -108,7 +110,7 @@ class FeatureReader:
         return held, n_in
 
     def judged(self, model: str, match: Match | None, cached_tokens: int, block_tokens: int) -> Judged:
-        """What D's cached tokens say of a turn that D served with the KV that it should hold."""
+        """Whether D still held the conversation, by the cached tokens of a turn that expected it to."""
         if match is None:
             return UNKNOWN
         last = match.mark
@@ -120,7 +122,7 @@ class FeatureReader:
         return found
 
     def _unknown(self, request: Request, answers: int) -> tuple[int, int]:
-        """Context and new tokens of a history that no session is known for."""
+        """Context and new tokens of a request whose history matches no session."""
         whole = self.tokens.estimate(request.base, request.size)
         if not answers:
             return 0, whole

@@ -1,4 +1,4 @@
-"""A turn's way through the frontend: parse, identify, features, decide, place, relay, record."""
+"""Serves one turn: parse, identify, compute features, decide, place, relay, record."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ _SLO_CLASS = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class TurnHandler:
-    """Serves what is posted to the endpoints of engines."""
+    """Serves requests to the endpoints that engines serve."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class TurnHandler:
     # --- before the engines ---
 
     def _force(self, client: Exchange) -> Route | None:
-        """An operator's word, with the admin key, on one turn's path; from anybody else it is nothing."""
+        """The path that an operator, by the admin key, demands for one turn; ignored from anybody else."""
         wish = client.request.headers.get(_FORCE)
         if wish is None or not is_admin(client.request.headers, self._settings.admin_key):
             return None
@@ -84,7 +84,7 @@ class TurnHandler:
             raise ApiError(400, f"{names.H_FORCE}: one of {', '.join(Route)}") from None
 
     def _slo(self, client: Exchange) -> str:
-        """The class of the caller's key, else of the header, else the operator's."""
+        """The SLO class: of the caller's key, otherwise of the header, otherwise the operator's default."""
         key: ApiKey | None = client.visit.key
         if key is not None and key.slo:
             return key.slo
@@ -97,7 +97,9 @@ class TurnHandler:
         return asked
 
     async def serve(self, state: RequestState, target: Target) -> None:
-        """Identify, decide and place; then the legs, moving to other engines until the first byte is sent."""
+        """Identify, decide and place; then run the legs. Until the first byte is sent, a failed leg moves to
+        another engine.
+        """
         request = state.request
         conversation, begin_s = await self._identify(state)
         keeper = await self._keeper(state) if request.previous else None
@@ -147,14 +149,14 @@ class TurnHandler:
 
     @staticmethod
     def _crashes_on(turn: TurnState, error: StreamBrokenError) -> bool:
-        """Whether engine after engine dies on this stream, and it gets no further."""
+        """Whether this stream keeps killing engines: each one died before it sent more text than the last."""
         sent_chars = len(turn.watch.sent.text) if turn.watch is not None else 0
         turn.crashes = 0 if sent_chars > turn.sent_chars else turn.crashes + error.crashed
         turn.sent_chars = sent_chars
         return turn.crashes >= MAX_CRASHES
 
     async def _identify(self, state: RequestState) -> tuple[Conversation, float]:
-        """The request's conversation, and when the work on it began that needs no network."""
+        """The request's conversation, and when the part of the decision began that needs no network."""
         request = state.request
         begin_s = self._loop.time()
         if not request.dialect.generates:
@@ -175,7 +177,7 @@ class TurnHandler:
         return conversation, begin_s
 
     async def _keeper(self, state: RequestState) -> Worker:
-        """The engine that keeps the response that is asked for, or continued. Raises ApiError (404)."""
+        """The engine that stores the response which the request reads or continues. Raises ApiError (404)."""
         request, key = state.request, state.client.visit.key
         found = await self._stored.find(request.previous, key.name if key is not None else "")
         worker = self._router.cluster.workers.get(found)
@@ -193,7 +195,9 @@ class TurnHandler:
         return conversation._replace(session=session, near=near)
 
     async def _can_go_on(self, turn: TurnState, failed: frozenset[str]) -> bool:
-        """After a stream broke: it had ended but for the last event, or another engine can go on with it."""
+        """Whether a broken stream can be completed: only its last event was missing, or another engine can
+        continue it.
+        """
         watch = turn.watch
         if watch is None or not turn.asked.dialect.generates:
             return False
@@ -212,8 +216,10 @@ class TurnHandler:
         return True
 
     async def _count_sent(self, turn: TurnState, failed: frozenset[str]) -> bool:
-        """Have an engine count the tokens that were sent: a chunk of an engine that lags holds several. False
-        where no engine is left. One that does not answer is not one that could go on either."""
+        """Have an engine count the tokens that were sent, since a chunk may hold several tokens. False where
+        no engine is left. An engine that does not answer is skipped: it could not continue the stream
+        either.
+        """
         watch, model = turn.watch, turn.asked.model
         while (engine := self._router.least_loaded(model, self._loop.time(), failed)) is not None:
             if watch is None or watch.sent.exact or not watch.sent.text:

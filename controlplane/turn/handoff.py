@@ -1,4 +1,4 @@
-"""The KV hand-off as two verbs: the request that P gets, and the request that D gets after it."""
+"""The two requests of a KV hand-off: P's and then D's."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ _FREE_MODEL = "released-before-decode"
 def prefill_body(
     request: Request, pullback: dict[str, Any] | None = None, traceparent: str = "", request_id: str = ""
 ) -> bytes:
-    """What P gets: one token, not streamed, and the word that somebody else decodes.
+    """P's request: one token, not streamed, marked for decoding elsewhere.
 
-    `pullback`: D's parameters, by which P pulls the conversation's KV before it prefills.
+    `pullback`: D's parameters, with which P pulls the conversation's KV before it prefills.
     """
     fields: Fields = dict(request.fields)
     request.generating.one_token(fields)
@@ -45,8 +45,11 @@ def decode_body(
     request_id: str = "",
     hold: bool = False,
 ) -> bytes:
-    """What D gets: the client's request, P's parameters with the trace for the connector's span, and the
-    wish for usage. `hold`: D shall keep the turn's KV for a pull-back."""
+    """D's request: the client's fields, P's KV parameters, the trace for the connector's span, and usage
+    reporting switched on.
+
+    `hold`: D keeps the turn's KV for a pull-back.
+    """
     fields = dict(request.fields)
     if request.dialect.generates:
         fields |= request.generating.for_decode(request)

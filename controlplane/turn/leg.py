@@ -1,4 +1,4 @@
-"""One leg of a turn on one engine: send, and judge what comes back."""
+"""One leg of a turn on one engine: send the request, and classify the outcome."""
 
 import asyncio
 import logging
@@ -15,23 +15,23 @@ from controlplane.telemetry import metrics
 from controlplane.turn import handoff
 from ppd.runtime import engine_key
 
-QUEUE = "queue"  # the kind of failure that is none of the engine's
+QUEUE = "queue"  # the kind of a failure for which the engine is not to blame
 _RELEASE_S = 5.0
 _COUNT_S = 2.0
 _MAX_RELEASES = 64
 _ERROR_BYTES = 64 * 1024
-# What an engine says of the request itself; any other refusal is the engine's own trouble.
+# Statuses that reject the request itself; any other error status is a failure of the engine.
 _CLIENTS_FAULT = frozenset({400, 413, 422, 501})
 _MISSING = frozenset({404, 405})
 
 
-# Engines that may die on a turn without a token of its answer: the request may be why.
+# So many engines may die on one turn without a new token; after that the request is taken for the cause.
 MAX_CRASHES = 3
 _CRASHES = frozenset({"closed", "truncated", "protocol", "empty", "stream-error", "status-500"})
 
 
 class EngineFailedError(Exception):
-    """An engine did not do its leg, and another one may. `kind` is a bounded label."""
+    """An engine failed its leg; another engine may succeed. `kind` is a bounded label."""
 
     def __init__(self, worker: Worker, kind: str, message: str) -> None:
         super().__init__(f"{worker.name}: {message}")
@@ -41,7 +41,7 @@ class EngineFailedError(Exception):
 
 
 class StreamBrokenError(Exception):
-    """An engine failed after bytes of its stream were sent. `kind` is a bounded label."""
+    """An engine failed after part of its stream was sent. `kind` is a bounded label."""
 
     def __init__(self, worker: Worker, kind: str) -> None:
         super().__init__(f"{worker.name}: {kind}")
@@ -58,7 +58,7 @@ _counts = msgspec.json.Decoder(_Count)
 
 
 class Engines:
-    """Sends the legs of all turns, and remembers which engines just failed."""
+    """Sends the legs of all turns, and records which engines failed."""
 
     def __init__(self, settings: FrontendSettings, logger: logging.Logger) -> None:
         self._settings = settings
@@ -77,10 +77,11 @@ class Engines:
         method: bytes = b"POST",
         excuse: Callable[[float], bool] | None = None,
     ) -> Connection:
-        """Until the answer's head is there with status 200; the caller closes the connection. `excuse` says
-        after `first_byte_s` whether to wait on for an engine that works.
+        """Send a request and return the connection once a head with status 200 has arrived; the caller
+        closes it. After `first_byte_s`, `excuse` decides whether to wait longer for an engine that makes
+        steps.
 
-        Raises EngineFailedError, or ApiError where the engine finds fault with the request.
+        Raises EngineFailedError, or ApiError where the engine rejects the request itself.
         """
         try:
             connection = await worker.pool.request(
@@ -109,7 +110,7 @@ class Engines:
         raise EngineFailedError(worker, kind, f"answered with status {connection.status}")
 
     def failed(self, worker: Worker, error: UpstreamError) -> EngineFailedError:
-        """Let the worker rest, and log it; one that only has too much to do is not to blame."""
+        """Stop using the worker for a while, and log why. An engine that is only overloaded is not blamed."""
         if error.kind == QUEUE:
             return EngineFailedError(worker, error.kind, str(error))
         worker.failed(self._loop.time())
@@ -140,12 +141,12 @@ class Engines:
             finally:
                 connection.close()
         except (asyncio.CancelledError, EngineFailedError):
-            # P may have finished just now: nobody knows its blocks then, and they would wait for their lease.
+            # P may just have finished: nobody knows its blocks, which would stay until their lease ends.
             self.unwanted(worker, request_id)
             raise
 
     async def count_tokens(self, worker: Worker, model: str, text: str) -> int | None:
-        """How many tokens `text` is; None where the engine does not say, or not in time."""
+        """The number of tokens of `text`; None where the engine does not answer in time."""
         body = msgspec.json.encode({"model": model, "prompt": text, "add_special_tokens": False})
         try:
             connection = await worker.pool.post(b"/tokenize", b"", body, _COUNT_S, _COUNT_S)
@@ -157,12 +158,12 @@ class Engines:
             return None
 
     def unwanted(self, prefill: Worker, request_id: str) -> None:
-        """Have P free what it prefilled, or prefills, for a turn, if it can be told so."""
+        """Ask P, where it supports that, to free the blocks of a turn that it prefilled or is prefilling."""
         if prefill.record.releases:
             self._start_release(prefill, handoff.unwanted_body(request_id))
 
     def release(self, decode: Worker, prefilled: Prefilled) -> None:
-        """Have P's blocks freed, in the background, after a turn that died before D was asked for it."""
+        """Free P's blocks, in the background, after a turn that ended before D was asked for it."""
         if prefilled.kv is not None:
             self._start_release(decode, handoff.release_body(prefilled.kv))
 

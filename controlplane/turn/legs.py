@@ -1,4 +1,4 @@
-"""The legs of a turn: the hop through P, and the answer of D on its way to the client."""
+"""Runs a turn's legs: the hop through P, and D's answer on its way to the client."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ _JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
 
 
 class Legs:
-    """Carries out a plan."""
+    """Carries out a turn's plan."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Legs:
                 except asyncio.CancelledError:
                     self._transfers.called_off(turn.request_id)
                     if turn.handed_off and not turn.answered and turn.prefill_worker is not None:
-                        # Whether D has read what P holds for it, or was asked at all, is not known.
+                        # D may have read what P holds for it, or may never have been asked.
                         self._engines.unwanted(turn.prefill_worker, turn.request_id)
                     raise
 
@@ -89,7 +89,9 @@ class Legs:
             connection.close()
 
     async def _prefill(self, turn: TurnState, plan: WorkerPlan) -> Prefilled | None:
-        """The hop through P, or through another P; None where none of them could: D then does it all."""
+        """The hop through P, or through another P; None where none succeeded and D computes the whole
+        prompt.
+        """
         tried: frozenset[str] = frozenset()
         worker: Worker | None = plan.prefill
         begin_s = self._loop.time()
@@ -118,7 +120,7 @@ class Legs:
                     metrics.RETRIES.labels("prefill", error.kind).inc()
                     turn.retries += 1
                     turn.crashes += error.crashed
-                    # P works, and D would be through sooner; or P's die on it, and a D is to try it too.
+                    # P makes steps but D would finish sooner; or P's keep dying, and a D should try.
                     if error.kind == QUEUE or turn.crashes >= MAX_CRASHES - 1:
                         break
                     tried |= {worker.id}
@@ -153,7 +155,7 @@ class Legs:
                 turn.target.engine_path,
                 turn.engine_headers(span),
                 body,
-                # The first byte of an answer that is not streamed is its end: the turn's own deadline holds.
+                # An answer that is not streamed comes all at once: only the turn's own deadline applies.
                 self._settings.first_byte_s if turn.request.stream else self._settings.turn_s,
                 turn.request.dialect,
                 method,
@@ -167,8 +169,10 @@ class Legs:
             raise
 
     def _kv_may_come(self, turn: TurnState, worker: Worker) -> Callable[[float], bool]:
-        """Whether a stream that is late at a D that works is to wait on: not where D has room, so that the
-        transfer began long ago, and D, which reports its transfers, has not reported this one."""
+        """The rule for a stream that is late at a D which makes steps: whether to wait longer. Not where D
+        has room, so that the transfer must have begun, and D, which reports its transfers, has reported
+        none.
+        """
         stale_s = self._settings.load_stale_s
 
         def wait_on(now_s: float) -> bool:
@@ -181,7 +185,9 @@ class Legs:
     async def _relay_stream(
         self, turn: TurnState, worker: Worker, connection: Connection, reservation: Reservation
     ) -> None:
-        """The head goes out with the first bytes, so that until then the turn can move to another D."""
+        """Relay D's stream. The head is sent with the first bytes: until then the turn can move to another
+        D.
+        """
         client, dialect = turn.client, turn.request.streaming
         try:
             data = await connection.read()
@@ -254,7 +260,7 @@ class Legs:
             self._stored.note(response_id, key.name if key is not None else "", worker)
 
     async def _answer_of_prefill(self, turn: TurnState, prefilled: Prefilled) -> None:
-        """P's one token ended the answer: it is the client's, and D is not needed."""
+        """Send P's answer to the client: its one token ended the answer, and D is not needed."""
         turn.answered_by_prefill()
         seen = Seen()
         dialect = turn.request.generating

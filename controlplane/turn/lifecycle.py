@@ -1,4 +1,4 @@
-"""The life of every request: identified, admitted, served within its deadline, answered, recorded."""
+"""The life of every request: judge, admit, serve within its deadline, answer, record."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ class Lifecycle:
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
 
     def judge(self, exchange: Exchange) -> ApiError | None:
-        """With the head alone: an answer that does not depend on the body."""
+        """Refuse on the head alone what can be refused without the body."""
         error = self._entry.judge(exchange)
         if error is not None:
             return error
@@ -59,7 +59,7 @@ class Lifecycle:
         return None
 
     def lost(self, exchange: Exchange) -> None:
-        """The client hung up in the middle of its request."""
+        """The client hung up while it sent its request."""
         self._entry.log(exchange)
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -115,7 +115,7 @@ class Lifecycle:
         return spans
 
     async def _relay(self, state: RequestState, target: Target) -> None:
-        """Parse, wait for a place, and have the engines answer before the deadline."""
+        """Parse the request, wait for a place, and have engines answer it before the deadline."""
         request = self._turns.read(state, target)
         if request.model:
             self._cluster.check(request.model)
@@ -128,7 +128,7 @@ class Lifecycle:
             self._gate.leave()
 
     async def _admit(self, state: RequestState) -> None:
-        """Wait for a place; `leave` must follow. Raises ApiError (429)."""
+        """Wait for a place; the caller must call `leave` afterwards. Raises ApiError (429)."""
         state.queued_s = 0.0
         if self._gate.admit():
             return

@@ -1,4 +1,4 @@
-"""Decide and place: features -> a path, why, and the workers that take it."""
+"""Decides and places a turn: from its features to a path, a reason, and the workers."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,12 +24,12 @@ _MAX_MOVES = 4096
 
 
 class WorkerPlan(msgspec.Struct, frozen=True):
-    """What a turn will do, with this frontend's own workers."""
+    """What a turn will do, and on which of this frontend's workers."""
 
     decision: Decision
     path: Route
     reason: Reason
-    prefill: Worker | None  # None where the turn runs whole on one engine
+    prefill: Worker | None  # None: the whole turn runs on one engine
     decode: Worker
     cached: bool  # the session's own D was kept, so its cache counts
     pullback: Pullback | None = None  # by which P pulls the conversation's KV from D first
@@ -39,7 +39,7 @@ class WorkerPlan(msgspec.Struct, frozen=True):
 
 
 class Router:
-    """Chooses for each turn, in memory alone."""
+    """Plans each turn from memory alone, without I/O."""
 
     def __init__(
         self, cluster: Cluster, policy: Policy, tables: Tables, links: Links, stale_s: float
@@ -60,7 +60,9 @@ class Router:
         failed: frozenset[str] = frozenset(),
         force: Route | None = None,
     ) -> WorkerPlan:
-        """`failed`: workers that this turn tried already. Raises ApiError (503) where nobody can serve it."""
+        """Choose path and workers. `failed`: workers that this turn tried already. Raises ApiError (503)
+        where no worker can serve it.
+        """
         table = self.tables.table(request.base, self.cluster.placement(request.base))
         fleet = _Fleet(self, request.model, now_s, failed)
         weights = self.tables.weights(table, slo)
@@ -85,17 +87,18 @@ class Router:
     def patience(
         self, plan: WorkerPlan, prefill: Worker, turn: Turn, sent_s: float
     ) -> Callable[[float], bool]:
-        """Whether a turn should wait on for `prefill`, which works, or have D compute its prompt.
+        """The rule for a turn that waits for a P which makes steps: whether to wait longer, or to have D
+        compute the prompt.
 
-        What is left of P's queue, as it was when the turn was sent, is compared with D's queue of now. One
-        turn moves to a D at a time: the next one sees what it brought.
+        It compares what is left of P's queue, as it was when the turn was sent, with D's queue now. Turns
+        move to a D one at a time, so that each sees the load which the one before it brought.
         """
         decode, ahead = plan.decode, plan.prefill_queued_tokens + turn.prompt - plan.p_cached_tokens
 
         def wait_on(now_s: float) -> bool:
             p, d = prefill.view(now_s, self.stale_s), decode.view(now_s, self.stale_s)
             if p.prefill_speed_tokens_per_s <= 0 or d.prefill_speed_tokens_per_s <= 0:
-                return True  # nobody knows which is sooner
+                return True  # it is not known which would finish sooner
             if now_s - self._moved_s.get(decode.id, -_ONE_MOVE_S) < _ONE_MOVE_S:
                 return True
             left_s = ahead / p.prefill_speed_tokens_per_s - (now_s - sent_s)
@@ -112,7 +115,7 @@ class Router:
     def another_prefill(
         self, plan: WorkerPlan, request: Request, now_s: float, failed: frozenset[str]
     ) -> Worker | None:
-        """A P that was not tried yet and that this plan's D can pull from."""
+        """An untried P from which this plan's D can pull."""
         found = self.cluster.ready(request.model, Role.PREFILL, now_s, failed)
         views = {each.id: each for each in found if self.cluster.can_pull(plan.decode, each, now_s)}
         best = place.pick_prefill(
@@ -121,24 +124,24 @@ class Router:
         return views[best.worker_id] if best else None
 
     def another_decode(self, model: str, but: Worker, now_s: float) -> Worker | None:
-        """A D that can pull from the same P as `but`."""
+        """Another D that can pull from the same P as `but`."""
         found = self.cluster.ready(model, Role.DECODE, now_s, frozenset({but.id}))
         return next((each for each in found if compatible(each, but)), None)
 
     def least_loaded(self, model: str, now_s: float, failed: frozenset[str]) -> Worker | None:
-        """The engine that would decode a turn of its own soonest."""
+        """The engine that would decode a new turn soonest."""
         decodes, replicas = self.cluster.decoders(model, now_s, failed)
         found = {each.id: each for each in decodes + replicas}
         best = place.pick_decode([each.glance(now_s, self.stale_s) for each in found.values()])
         return found[best.worker_id] if best else None
 
     def can_serve(self, model: str, failed: frozenset[str], now_s: float) -> bool:
-        """Whether an engine is left that did not fail this turn."""
+        """Whether any engine is left that has not failed this turn."""
         return any(self.cluster.ready(model, role, now_s, failed) for role in Role)
 
 
 def whole_on(worker: Worker) -> WorkerPlan:
-    """The plan of a request that only this worker can serve."""
+    """A plan for a request that only this worker can serve."""
     path = Route.D_LOCAL if worker.record.role is Role.DECODE else Route.REPLICA
     return WorkerPlan(Decision(path, Reason.ONE_ENGINE), path, Reason.ONE_ENGINE, None, worker, False)
 
@@ -205,7 +208,7 @@ def _standing(request: Request, conversation: Conversation, now_s: float) -> Sta
 
 
 def _holder(conversation: Conversation, now_s: float) -> str:
-    """The D whose parameters for a pull-back are for exactly this history, and have not expired."""
+    """The D whose unexpired pull-back parameters are for exactly this history."""
     match = conversation.match
     held = match.session.pullback if match is not None and match.exact else None
     if match is None or held is None or held.after != match.mark.after or now_s >= held.expires_s:

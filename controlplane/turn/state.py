@@ -66,7 +66,9 @@ class RequestState:
 
     @property
     def stage(self) -> str:
-        """How far it came: `queued` until it is placed, `waiting` until the answer begins, `streaming`."""
+        """How far the request came: `queued` until it is placed, `waiting` until its answer begins, then
+        `streaming`.
+        """
         if self.turn is None:
             return "queued"
         return "streaming" if self.turn.answered else "waiting"
@@ -77,7 +79,7 @@ class RequestState:
 
 
 class TurnState:
-    """One request on its engines. Filled step by step; the ledger reads it at the end."""
+    """A request with its engines. Filled step by step; the ledger reads it at the end."""
 
     def __init__(
         self,
@@ -113,12 +115,12 @@ class TurnState:
         self.handed_off = False
         self.hold = False  # D was asked to hold its KV for a pull-back
         self.retries = 0
-        self.crashes = 0  # engines in a row that died on it without a token of its answer
-        self.sent_chars = 0  # of a stream, when it last broke
+        self.crashes = 0  # engines in a row that died without a new token of its answer
+        self.sent_chars = 0  # characters sent when its stream last broke
         self.answered = False  # a part of the answer was sent
         self.first_s = 0.0  # its first token; 0 = not seen, as in an answer that is not streamed
         self.last_s = 0.0  # its last token, likewise
-        self.lagged = False  # the client held its stream up
+        self.lagged = False  # the client read its stream too slowly
         self.answer: Seen | None = None
 
     def engine_headers(self, span: Span, leg: str = "") -> bytes:
@@ -131,7 +133,7 @@ class TurnState:
     # --- what happens, in order ---
 
     def place(self, plan: WorkerPlan) -> None:
-        """Other engines take the turn."""
+        """Move the turn to other engines."""
         self.plan = plan
         self.prefill_worker, self.prefill_cached, self.handed_off = None, -1, False
         if self.watch is not None:  # the head, with path and reason, is sent
@@ -140,12 +142,12 @@ class TurnState:
         self.reason = self.moved or plan.reason
 
     def migrate(self, continuation: Request) -> None:
-        """The stream goes on elsewhere."""
+        """Continue the stream on another engine."""
         self.request = continuation
         self.migrations += 1
 
     def use_pullback(self) -> dict[str, Any] | None:
-        """D's parameters, once: a second try of the hop goes without them."""
+        """D's parameters for a pull-back. They work once: a second try of the hop goes without them."""
         held = self.plan.pullback
         session = self.conversation.session
         if held is None or session is None or session.pullback is not held:
@@ -158,7 +160,7 @@ class TurnState:
     def prefilled(self, answer: Prefilled, seconds: float) -> None:
         self.prefill_s = seconds
         self.prefill_cached = answer.cached_tokens
-        if self.watch is None:  # else the prompt holds what was sent already
+        if self.watch is None:  # a continuation's prompt holds what was sent already
             self.prefill_prompt = answer.prompt_tokens
         self.handed_off = answer.kv is not None
 
@@ -176,12 +178,14 @@ class TurnState:
         self.spans.event("first_token")
 
     def seen(self, answer: Seen, now_s: float) -> None:
-        """A stream ended, or broke off."""
+        """Note the facts of a stream that ended or broke."""
         self.answer = answer
         self.last_s = now_s
 
     def seen_whole(self, answer: Seen, now_s: float) -> None:
-        """An answer that is not streamed: when its first token came is seen only if that is its only one."""
+        """Note the facts of an answer that was not streamed. When its first token came is known only if it
+        has a single token.
+        """
         self.answered, self.answer = True, answer
         if answer.usage is not None and answer.usage.completion_tokens == 1:
             self.first_token(now_s)
@@ -199,8 +203,9 @@ class TurnState:
 
     @property
     def reported_cached(self) -> int | None:
-        """What usage says was cached before the turn: P's figure after a hand-off, since D counts what it
-        pulled; None = D's own figure."""
+        """The cached tokens that usage reports to the client: P's figure after a hand-off, since D counts
+        what it pulled as cached; None: D's own figure.
+        """
         return self.prefill_cached if self.handed_off else None
 
     @property

@@ -1,4 +1,4 @@
-"""Which engine keeps a response, so that clients can refer to it by its id, at any frontend."""
+"""Which engine stores a response, so that any frontend can serve requests that name its id."""
 
 import asyncio
 import hashlib
@@ -29,7 +29,7 @@ class StoredResponses:
         return len(self._known)
 
     def note(self, response_id: str, key_name: str, worker: Worker) -> None:
-        """`worker` keeps a response. An empty id is none."""
+        """Note that `worker` stores the response. An empty id is ignored."""
         if not response_id:
             return
         place = _place(response_id, key_name)
@@ -46,7 +46,7 @@ class StoredResponses:
         self._sharing.put(place, record)
 
     async def find(self, response_id: str, key_name: str) -> str:
-        """The id of the worker that keeps a response; empty where none is known to."""
+        """The id of the worker that stores the response; empty where none is known."""
         place = _place(response_id, key_name)
         known = self._known.get(place)
         if known is not None and self._clock() - known[1] <= self._ttl_s:

@@ -1,4 +1,4 @@
-"""How many tokens a text has: by the model's tokenizer where it is known, else by its length."""
+"""Token counts of texts: by the model's tokenizer where it is known, otherwise estimated by length."""
 
 import asyncio
 import logging
@@ -15,15 +15,17 @@ _BYTES_PER_TOKEN = 4.0  # until the model's own is known
 _BYTES_RANGE = (1.0, 12.0)
 _TOKENS_PER_MEDIUM = 1000.0  # of an image, likewise: vision models make 256 to 4,000 of one
 _MEDIUM_RANGE = (1.0, 100_000.0)
-_LEAST_TOKENS = 64  # of a prompt that teaches: in a shorter one the template counts for too much
+_LEAST_TOKENS = 64  # shorter prompts are not learned from: the template is too large a part of them
 _NEWEST = 0.05  # weight of the newest prompt
 _MESSAGE_TOKENS = 5  # what a chat template puts around a message
-_EXACT_CHARS = 16_384  # of one turn; what is longer is estimated: tokenizing it would hold up other streams
+_EXACT_CHARS = (
+    16_384  # of one turn; tokenizing more would delay other streams, so it is estimated
+)
 _MAX_MODELS = 64
 
 
 class TokenCounter:
-    """Counts, per model. Estimates are calibrated by what the engines report."""
+    """Counts tokens by model. Its estimates are calibrated with the counts that engines report."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._log = logger
@@ -61,14 +63,15 @@ class TokenCounter:
         return total + self.estimate(model, rest)
 
     def estimate(self, model: str, size: PromptSize) -> int:
-        """Tokens of a prompt of this size, by what engines reported of others."""
+        """Estimated tokens of a prompt of this size, from what engines reported for earlier prompts."""
         text = size.text_bytes / self._bytes_per_token.get(model, _BYTES_PER_TOKEN)
         media = size.media * self._tokens_per_medium.get(model, _TOKENS_PER_MEDIUM)
         return round(text + media) + _MESSAGE_TOKENS * size.messages + size.tokens
 
     def learn(self, model: str, size: PromptSize, n_tokens: int) -> None:
-        """A prompt's real count, as the engine reported it. One with media teaches what those cost, and
-        nothing of text."""
+        """Learn from a prompt's real count. A prompt with media calibrates the cost of media, and not that
+        of text.
+        """
         text_tokens = n_tokens - _MESSAGE_TOKENS * size.messages
         if size.tokens or text_tokens < _LEAST_TOKENS:
             return
