@@ -111,25 +111,26 @@ ANTHROPIC: ErrorShape = _Anthropic()
 
 
 def clipped(text: str, chars: int) -> str:
-    """So much of `text` at most, and how long it was."""
+    """The first `chars` characters of `text`, with its length where it is longer."""
     return text if len(text) <= chars else f"{text[:chars]}… ({len(text)} characters)"
 
 
 def no_such_model(model: str) -> ApiError:
-    """The answer to a model that never was."""
+    """The error for a model that was never served."""
     shown = clipped(model, _NAME_CHARS)
     return ApiError(404, f"The model `{shown}` does not exist.", param="model", code="model_not_found")
 
 
 def no_such_response(response_id: str, param: str) -> ApiError:
-    """The answer to a response that no engine keeps."""
+    """The error for a response that no engine stores."""
     shown = clipped(response_id, _NAME_CHARS)
     return ApiError(404, f"Response with id '{shown}' not found.", param=param)
 
 
 def of_engine(status: int, body: bytes) -> ApiError:
-    """An engine's refusal as ours: its status and message, without its internals. What it does not implement
-    the client should ask of no other engine either."""
+    """An engine's rejection as an error for the client: its status and message, without internals. 501
+    becomes 400, since no other engine implements it either.
+    """
     status = {405: 404, 501: 400}.get(status, status)
     message, param, code = "", None, None
     try:

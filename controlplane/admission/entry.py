@@ -23,7 +23,7 @@ _OPEN = ("/live", "/ready", "/health", "/metrics", "/openapi.json", "/admin/", "
 
 
 class Visit:
-    """Who comes, and under which ids."""
+    """The caller of a request, and the request's ids."""
 
     __slots__ = ("client_id", "key", "request_id", "shown_id", "started_s", "target", "trace_id")
 

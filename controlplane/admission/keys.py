@@ -1,4 +1,4 @@
-"""Who may call: API keys from a file that is read again when it changes, and the operator's own key."""
+"""Who may call: API keys from a file that is read again when it changes, and the operator's key."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ _ADMIN = H_ADMIN.encode()
 
 
 class Access:
-    """The API keys; without a file of them everybody may call."""
+    """The API keys. Without a key file everybody may call."""
 
     def __init__(self, path: Path | None, quota: Quota, logger: logging.Logger) -> None:
         """Raises KeyFileError."""
@@ -31,7 +31,7 @@ class Access:
 
     @property
     def open(self) -> bool:
-        """Nobody is asked for a key."""
+        """Whether no key is required."""
         return self._keys is None
 
     def enter(self, key: ApiKey) -> None:
@@ -69,7 +69,7 @@ class Access:
         return (seen.st_ino, seen.st_size, seen.st_mtime_ns) if seen else ()
 
     def reload(self) -> None:
-        """Read the file again. One that cannot be read is logged, and the last good keys stay in place."""
+        """Read the file again. If that fails the error is logged, and the last good keys stay valid."""
         if self._path is None:
             return
         self._stamp = self._look()
@@ -88,5 +88,5 @@ class Access:
 
 
 def is_admin(headers: Mapping[bytes, bytes], admin_key: str) -> bool:
-    """Whether the caller has the operator's key; nobody has where there is none."""
+    """Whether the caller has the operator's key; False where no such key is set."""
     return bool(admin_key) and secrets.compare_digest(headers.get(_ADMIN, b""), admin_key.encode())

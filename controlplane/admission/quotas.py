@@ -1,7 +1,7 @@
-"""What each API key uses: its requests of the last minute and those that run, over all processes here.
+"""What each API key uses: its requests in the last minute and those running, over all processes.
 
-Every process writes its own counters and reads everybody's, so that no lock is needed; requests that arrive
-at several processes at the same instant may pass a limit by as many.
+Each process writes its own counters and reads those of all, so that no lock is needed. Requests that arrive
+at several processes in the same instant may exceed a limit by as many.
 """
 
 import math
@@ -53,7 +53,7 @@ class Quota:
         self._cells[self._at(key.id, self._own) + _RUNNING] -= 1
 
     def _check_rate(self, key: ApiKey, starts: list[int], now_s: float) -> None:
-        """The last 60 seconds are this window and, of the one before, the part that they reach into."""
+        """The last 60 seconds are the current window and the part of the previous one that they overlap."""
         window, passed = divmod(now_s / _WINDOW_S, 1.0)
         now = before = 0
         for at in starts:
@@ -65,7 +65,7 @@ class Quota:
         limit = key.requests_per_min
         if now + before * (1 - passed) + 1 <= limit:
             return
-        # How far the window must have gone until the sum is low enough; 1 and more = in the next one.
+        # Fraction of the window that must pass until the sum is low enough; 1 or more: in the next window.
         free = 1 - (limit - 1 - now) / before if now < limit and before else 2 - (limit - 1) / now
         wait_s = max(1, math.ceil((free - passed) * _WINDOW_S))
         raise _too_many("rate_limit_exceeded", f"this key allows {limit} requests a minute", wait_s)

@@ -63,7 +63,7 @@ def _errors(app: FastAPI) -> None:
 
 
 def _methods(app: FastAPI, scope: Any) -> list[str]:
-    """Those that the path has, over all of its routes: the framework names those of one."""
+    """All methods that the path has, over all of its routes; the framework names only those of one route."""
     routes = (route for route in app.routes if route.matches(scope)[0] is not Match.NONE)
     return sorted({method for route in routes for method in getattr(route, "methods", None) or ()})
 
@@ -161,7 +161,7 @@ def _health(parts: Parts) -> dict[str, Any]:
 
 
 def _chooses(parts: Parts, ready: Mapping[str, int]) -> bool:
-    """Whether there is a path to choose, and a table to choose it by."""
+    """Whether this model has more than one path, and a table to choose by."""
     return bool(ready[Role.PREFILL] and ready[Role.DECODE]) and needs_table(parts.settings.policy)
 
 

@@ -1,7 +1,7 @@
-"""What a turn needs to know of the API that it came by: its request, and an adapter for that API.
+"""A request, and the adapter for the API by which it came.
 
-A dialect reads a request, says how P is asked for one token of it and what D gets, and follows the answer on
-its way to the client. Everything else about a turn is the same for all dialects.
+A dialect reads a request, derives P's and D's requests from it, and follows the answer on its way to the
+client. Everything else about a turn is the same for all dialects.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ class _Details(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """An answer's token counts, in OpenAI's form, as far as they are read."""
+    """An answer's token counts, in OpenAI's form."""
 
     prompt_tokens: int = 0
     completion_tokens: int | None = 0
@@ -38,12 +38,12 @@ class Usage(msgspec.Struct):
 
     @classmethod
     def of(cls, prompt: int, completion: int, cached: int | None) -> "Usage":
-        """Counts that came in another form."""
+        """From counts that an API has in another form."""
         return cls(prompt, completion, _Details(cached))
 
 
 class Seen:
-    """What was learned from an answer."""
+    """What an answer told about itself."""
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
@@ -54,7 +54,7 @@ class Seen:
 
 
 class Prefilled(NamedTuple):
-    """P's answer: the KV parameters for D, or P's own complete answer where its one token ended it."""
+    """P's answer: the KV parameters for D, or the whole answer if P's one token ended it."""
 
     body: bytes
     kv: bytes | None  # as P wrote them
@@ -70,27 +70,27 @@ class Watch(Protocol):
     sent: Sent
 
     def feed(self, data: bytes) -> bytes:
-        """What of `data`, and of an event begun before, the client gets now."""
+        """What the client gets now, of `data` and of an incomplete event before it."""
 
     def end(self) -> bytes:
-        """The engine's stream is over: what was left of an event."""
+        """The engine's stream has ended; returns what is left of an incomplete event."""
 
     def resume(self, cached_tokens: int | None) -> None:
-        """Another engine goes on with the stream."""
+        """Another engine continues the stream."""
 
 
 class Request(msgspec.Struct, kw_only=True):
     """One request as the client asked for it."""
 
     dialect: "Dialect"
-    fields: Fields  # of the body, as the client wrote them, without those that it must not set
+    fields: Fields  # of the body, as the client wrote them, without fields that clients must not set
     model: str
     base: str = ""  # the model that this name stands for, by the registry
     size: PromptSize  # of the prompt, as far as it can be read
-    messages: list[Message] = []  # the history; empty where it cannot be told apart
+    messages: list[Message] = []  # the history; empty where the request has none that can be read
     keys: list[int] = []  # of the history: see ppd.core.identity
     explicit_id: str = ""  # the client's own id of the conversation, with the caller's name
-    cache_key: str = ""  # that requests with the same beginning share; likewise
+    cache_key: str = ""  # shared by requests with the same beginning; with the caller's name
     stream: bool = False
     wants_usage: bool = True  # in a stream
     n: int = 1
@@ -122,8 +122,8 @@ class Dialect(ABC):
 
     operation: str  # OpenTelemetry's gen_ai.operation.name
     errors: ErrorShape = OPENAI
-    generates = False  # True: it is a turn, the model makes tokens
-    # An engine's 404 is about what the client asked for, not about the engine: no other one is tried.
+    generates = False  # True: the model makes tokens, so that a request is a turn
+    # A 404 is about what the client asked for and not the engine's failure: no other engine is tried.
     not_found_is_final = False
 
     @abstractmethod
@@ -141,8 +141,9 @@ class Dialect(ABC):
 
     @abstractmethod
     def whole(self, body: bytes, seen: Seen, cached_tokens: int | None) -> bytes:
-        """An answer that is not streamed as the client gets it; fills `seen`. `cached_tokens`: what usage
-        reports as cached; None = the engine's own figure. Raises msgspec.DecodeError."""
+        """The client's form of an answer that is not streamed; fills `seen`. `cached_tokens`: what usage
+        reports as cached; None: the engine's own figure. Raises msgspec.DecodeError.
+        """
 
 
 class Streaming(Dialect):
@@ -172,7 +173,7 @@ class Generating(Streaming):
 
     @abstractmethod
     def one_token(self, fields: Fields) -> None:
-        """Make a request one for P: a single token, not streamed."""
+        """Change the fields into P's request: a single token, not streamed."""
 
     @abstractmethod
     def prefilled(self, body: bytes) -> Prefilled:
@@ -183,7 +184,7 @@ class Generating(Streaming):
         """A whole answer, cleaned, as the stream that the client asked for. Raises msgspec.DecodeError."""
 
     def for_decode(self, request: Request) -> Fields:
-        """What D's request says beside the client's fields, so that it reports its usage. Raises ApiError."""
+        """Fields that D's request has beside the client's, so that D reports its usage. Raises ApiError."""
         return {}
 
     def continuation(self, request: Request, sent: Sent) -> Request | None:
@@ -191,5 +192,5 @@ class Generating(Streaming):
         return None
 
     def last_event(self) -> bytes | None:
-        """What ends a stream of which nothing else is missing; None where that cannot be made up."""
+        """The event that ends a stream of which only that is missing; None where it cannot be made up."""
         return None

@@ -5,7 +5,10 @@ from typing import Any
 import msgspec
 
 Fields = dict[str, msgspec.Raw]
-INTERNALS = ("kv_transfer_params", "ec_transfer_params")  # of an answer: they are not for clients
+INTERNALS = (
+    "kv_transfer_params",
+    "ec_transfer_params",
+)  # fields of engines' answers that clients must not see
 
 _decoder = msgspec.json.Decoder(Fields)
 _encode = msgspec.json.Encoder().encode
@@ -23,10 +26,12 @@ _NAMES = {
 
 
 def split(body: bytes) -> Fields:
-    """The fields of a JSON object, values untouched; of a doubled key the last counts, as in Python's json.
+    """The fields of a JSON object as raw values. If a name comes twice the last value counts, as in Python's
+    json.
 
-    Raises msgspec.DecodeError (or ValidationError, its subclass) if it is none, UnicodeDecodeError if it
-    is no UTF-8: values that nobody here reads would otherwise reach an engine unchecked.
+    Raises msgspec.DecodeError, or its subclass ValidationError, where the bytes are no JSON object, and
+    UnicodeDecodeError where they are not UTF-8: values that nobody here reads would otherwise reach an
+    engine unchecked.
     """
     str(body, "utf-8")
     return _decoder.decode(body)
@@ -37,7 +42,7 @@ def raw(value: Any) -> msgspec.Raw:
 
 
 def join(fields: Fields) -> bytes:
-    """The object again, its values byte for byte. A long value is copied once."""
+    """The object as JSON, with the same bytes for each value. A long value is copied once."""
     if not fields:
         return b"{}"
     parts: list[bytes | msgspec.Raw] = [b"{"]
@@ -48,7 +53,7 @@ def join(fields: Fields) -> bytes:
 
 
 def extended(raw: bytes, **more: Any) -> bytes:
-    """A JSON object's bytes with further fields at its end; of doubled ones the last counts."""
+    """A JSON object with further fields appended. If a name comes twice the last value counts."""
     fields = _encode(more)
     body = raw.strip()[1:-1]
     return b"{%b,%b" % (body, fields[1:]) if body.strip() else fields

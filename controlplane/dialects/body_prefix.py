@@ -1,8 +1,8 @@
-"""Long bodies that begin as one that was parsed before: of those only the rest is parsed.
+"""Recognizes a long body that begins like an earlier one, so that only its new part is parsed.
 
-A chat's next turn sends the whole history again, byte for byte the same by most clients. What is kept of it
-is what identity and features need: keys, roles, the ends of answers. So a turn's work depends on what is new
-in it, not on the length of the chat.
+A chat's next turn sends the whole history again; most clients send the same bytes. What identity and
+features need of the history is kept: keys, roles, the ends of answers. So the work for a turn depends on
+what is new in it, and not on the length of the chat.
 """
 
 import os
@@ -22,15 +22,15 @@ _MAX_MESSAGES = 100_000  # over all entries: some 25 MB
 _MAX_ID_CHARS = 256  # of a tool call: a body with a longer one is not remembered
 _SPACE = b" \t\r\n"
 _NAME = b'"messages"'
-# Nobody outside can make two bodies that are taken for one another, of which only the first was checked.
+# Keyed with a secret, so that nobody can craft a second, unchecked body with the digest of a checked one.
 _SEED = int.from_bytes(os.urandom(8))
 
 
 class Known(NamedTuple):
-    """The beginning of a body, up to the end of a message."""
+    """The beginning of an earlier body, up to the end of a message."""
 
-    end: int  # where it ends
-    rest: int  # the digest of what lies behind its whole blocks
+    end: int  # where the beginning ends
+    rest: int  # digest of the bytes after its whole blocks
     array: int  # where the messages' array begins
     first: int  # where the first message begins
     messages: list[Message]
@@ -39,7 +39,7 @@ class Known(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """A body without the messages that are known."""
+    """A body without the messages of its known beginning."""
 
     known: Known
     data: bytes
@@ -47,7 +47,7 @@ class Rest(NamedTuple):
     digests: list[int]  # of the whole body
 
     def whole(self, body: bytes, fields: bodies.Fields) -> msgspec.Raw | None:
-        """All messages, as the client sent them; None where the rest is not what it seemed."""
+        """All messages as the client sent them; None where the rest cannot be parsed as it seemed."""
         new = bytes(fields.get("messages", b""))
         at = self.known.array
         if not new.startswith(b"[") or not self.data.startswith(new, at) or self.data.count(_NAME) != 1:
@@ -56,7 +56,7 @@ class Rest(NamedTuple):
 
 
 class Prefixes:
-    """Known beginnings, by the digest of their whole blocks; least recently used first out."""
+    """Known beginnings by the digest of their whole blocks. The least recently used are dropped first."""
 
     def __init__(self, max_messages: int = _MAX_MESSAGES) -> None:
         self._max = max_messages
@@ -67,7 +67,7 @@ class Prefixes:
         return len(self._known)
 
     def find(self, body: bytes) -> Rest | None:
-        """The longest known beginning of this body, taken out: what follows is to be kept in its place."""
+        """The longest known beginning of this body, and the body without it."""
         if len(body) < MIN_BYTES:
             return None
         view = memoryview(body)
@@ -96,7 +96,7 @@ class Prefixes:
         keys: list[int],
         size: PromptSize,
     ) -> None:
-        """Remember a body that was parsed whole; `size` is that of all its messages."""
+        """Remember a body that was parsed whole. `size`: of all its messages."""
         name = body.find(_NAME) if len(body) >= MIN_BYTES else -1
         if name < 0 or body.find(_NAME, name + 1) >= 0:
             return
@@ -116,7 +116,7 @@ class Prefixes:
         keys: list[int],
         size: PromptSize,
     ) -> None:
-        """Remember a body of which the beginning was known; `new` are the messages after it."""
+        """Remember a body whose beginning was known. `new`: the messages after that beginning."""
         known = rest.known
         n_bytes = memoryview(fields["messages"]).nbytes
         remembered = _remember(new)
@@ -161,7 +161,7 @@ def _skip_space(body: bytes, at: int) -> int:
 
 
 def _digests(view: memoryview) -> list[int]:
-    """Of the first block, the first two, and so on, as far as whole blocks go."""
+    """Digests of the first block, the first two blocks, and so on, over whole blocks."""
     hasher = xxhash.xxh3_64(seed=_SEED)
     found = []
     for at in range(0, len(view) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
@@ -171,7 +171,7 @@ def _digests(view: memoryview) -> list[int]:
 
 
 def _rest(view: memoryview, blocks: int, end: int) -> int:
-    """The hash of what lies between the first blocks and `end`."""
+    """The digest of the bytes between the last whole block and `end`."""
     return xxhash.xxh3_64_intdigest(view[blocks * _BLOCK_BYTES : end], _SEED)
 
 
@@ -187,7 +187,7 @@ def _remember(messages: list[Message]) -> list[Message] | None:
 
 
 def _small(message: Message) -> Message:
-    """The message reduced to its size and, of an answer, to what its mark is made of."""
+    """The message reduced to its size and, for an answer, to what its mark is made of."""
     if isinstance(message, MeasuredMessage):
         return message
     size = of_message(message)

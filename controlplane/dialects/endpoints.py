@@ -23,7 +23,7 @@ _QUERY = frozenset(
 
 
 class Endpoint(NamedTuple):
-    """One method of one path, here and at the engines. A path may name a stored response."""
+    """One method of one path, the same here and at the engines. The path may contain a response's id."""
 
     path: str
     dialect: Dialect
@@ -48,7 +48,7 @@ ENDPOINTS = (
 
 
 class Target(NamedTuple):
-    """What a request asks for."""
+    """The endpoint that a request is for, and the parts of its path and query."""
 
     endpoint: Endpoint
     engine_path: bytes  # with its query
@@ -77,7 +77,7 @@ def find(method: str, path: str, query: bytes) -> Target | None:
 
 
 def shape_of(path: str) -> ErrorShape:
-    """How errors look to the clients of a path, be it served or not."""
+    """The error shape that clients of a path expect, whether or not the path is served."""
     endpoint = _BY_PLACE.get(("POST", path))
     if endpoint is not None:
         return endpoint.dialect.errors

@@ -24,10 +24,10 @@ def parts(raw: bytes) -> tuple[bytes, bytes]:
 
 
 class EventWatch(ABC):
-    """One stream. Events are passed on as they came, and read only where they hold one of `markers`."""
+    """One stream. Events pass unchanged; only those that contain one of `markers` are parsed."""
 
     markers: tuple[bytes, ...]
-    last_events: tuple[bytes, ...]  # how the names of those begin that end a stream
+    last_events: tuple[bytes, ...]  # beginnings of the names of the events that end a stream
 
     def __init__(self, read: Callable[[bytes], list[Choice]], cached_tokens: int | None) -> None:
         """`read`: what an event says, for `sent`."""

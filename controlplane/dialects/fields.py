@@ -1,4 +1,4 @@
-"""Bytes -> the fields of a request's body: checked once, and rid of what a client must not set."""
+"""Reads a request's fields: checks them once, and removes those that a client must not set."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
@@ -27,12 +27,12 @@ _FURTHER = "vllm_xargs"
 _T = TypeVar("_T")
 _SESSION = H_SESSION.encode()
 MAX_ID_CHARS = 512
-MAX_MESSAGES = 65_536  # no model's context has room for more, and hashing them holds up every other stream
+MAX_MESSAGES = 65_536  # more than any context has room for; hashing more would delay every other stream
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 def read(data: bytes, decoder: msgspec.json.Decoder[_T]) -> tuple[bodies.Fields, _T]:
-    """A body's fields, raw and as the decoder reads them. Raises ApiError (400)."""
+    """A body's fields, raw and decoded. Raises ApiError (400)."""
     try:
         return bodies.split(data), decoder.decode(data)
     except msgspec.ValidationError as error:
@@ -44,7 +44,9 @@ def read(data: bytes, decoder: msgspec.json.Decoder[_T]) -> tuple[bodies.Fields,
 
 
 def drop_internal(fields: bodies.Fields) -> None:
-    """Those of vLLM's `vllm_xargs` too, which it takes for the same. Raises ApiError."""
+    """Remove fields that a client must not set, from `vllm_xargs` too, which vLLM merges into the request.
+    Raises ApiError.
+    """
     if not INTERNAL_FIELDS.isdisjoint(fields):
         for name in INTERNAL_FIELDS:
             fields.pop(name, None)
@@ -62,14 +64,14 @@ def drop_internal(fields: bodies.Fields) -> None:
 def explicit_id(
     headers: Mapping[bytes, bytes], conversation: str | dict[str, Any] | None, caller: str
 ) -> str:
-    """The client's own id of the conversation: the header's, else the body's. Raises ApiError."""
+    """The client's own id of the conversation: from the header, otherwise from the body. Raises ApiError."""
     if isinstance(conversation, dict):
         conversation = str(conversation.get("id") or "")
     return scoped(headers.get(_SESSION, b"").decode("latin-1") or conversation, caller)
 
 
 def scoped(name: str | None, caller: str) -> str:
-    """A name that a client gave, which means nothing under another API key. Raises ApiError."""
+    """A name given by a client, made distinct for each API key. Raises ApiError."""
     if not name:
         return ""
     if len(name) > MAX_ID_CHARS:
@@ -99,7 +101,7 @@ def usable_kv(raw: msgspec.Raw) -> bytes | None:
 
 
 def hold(fields: bodies.Fields, name: str, asked: int | None, most: int, default: int) -> int:
-    """Bound the field that limits an answer's length; returns the limit. Raises ApiError (400)."""
+    """Limit the field that bounds an answer's length; returns the resulting limit. Raises ApiError (400)."""
     if asked is None:
         fields[name] = bodies.raw(default)
         return default
@@ -109,7 +111,7 @@ def hold(fields: bodies.Fields, name: str, asked: int | None, most: int, default
 
 
 def param_of(error: Exception) -> str | None:
-    """The field of msgspec's `... - at `$.messages[0].role``."""
+    """The field that msgspec's message names by its path, such as "at `$.messages[0].role`"."""
     text = str(error)
     at = text.rfind("`$.")
     return text[at + 3 :].rstrip("`") if at >= 0 else None
@@ -123,6 +125,7 @@ def explain(error: Exception) -> str:
 
 
 def start_of_history(model: str, tools: bytes, cache_salt: str | None, own_id: str) -> int:
-    """The key of the empty history: one rule for all APIs, so that a conversation may move between them.
-    Raises ApiError for a model without a name."""
+    """The key of the empty history. All APIs share this rule, so that a conversation may change its API.
+    Raises ApiError for a model without a name.
+    """
     return identity.seed(model_of(model), tools, f"{cache_salt or ''}\n{own_id}")

@@ -164,8 +164,9 @@ class Messages(Generating):
 
 
 def history(system: bytes, messages: bytes) -> list[Message]:
-    """The chat that engines make of a request, as far as identity needs it; empty where it cannot be read, so
-    that the engine is the judge."""
+    """The chat that engines make of a request, as far as identity needs it. Empty where it cannot be read:
+    the engine then judges it.
+    """
     found: list[Message] = []
     try:
         if system and (text := _system_text(_contents.decode(system))):
@@ -185,7 +186,7 @@ def _system_text(content: _Content) -> str:
 
 
 def _convert(asked: _Asked, found: list[Message]) -> None:
-    """One message; the results of tools in it become messages of their own, as in a chat."""
+    """Append one message; tool results in it become messages of their own, as in a chat."""
     content = asked.content
     if not isinstance(content, list):
         found.append(Message(asked.role, content))
@@ -226,7 +227,7 @@ def _cleaned(raw: bytes, seen: Seen, cached_tokens: int | None) -> bytes:
 
 
 def _reported(raw: bytes, prompt_tokens: int, cached_tokens: int) -> msgspec.Raw:
-    """The engine's usage with what was cached before the turn; -1 = that is not known."""
+    """The engine's usage with the tokens that were cached before the turn; -1: not known."""
     fields = bodies.split(raw)
     fields.pop("cache_creation_input_tokens", None)
     fields.pop("cache_read_input_tokens", None)
@@ -245,7 +246,7 @@ class _Watch(EventWatch):
             return _cleaned(data, self.seen, self._cached_tokens)
         fields = bodies.split(data)
         if "message" in fields:
-            # Its usage is a forecast: what counts comes at the end.
+            # Its usage is a forecast; the final counts come with the last events.
             inner = _cleaned(bytes(fields["message"]), Seen(), self._cached_tokens)
             fields["message"] = msgspec.Raw(inner)
         return bodies.join(fields)
@@ -290,7 +291,7 @@ def as_stream(body: bytes) -> bytes:
 
 
 def _opened(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A block as it begins, and what is added to it."""
+    """The event that opens a block, and the events that add its content."""
     kind = block.get("type")
     if kind == "text":
         return {**block, "text": ""}, [{"type": "text_delta", "text": block.get("text")}]

@@ -1,8 +1,8 @@
 """`--processes N`: N processes share one port, counters, metrics and recent turns.
 
-The parent holds a socket for each child, on which the child listens as soon as it can serve: connections that
-come while a child is being replaced wait for the new one, unless it fails again and again. It
-serves nothing itself.
+The parent holds a socket for each child, on which the child listens as soon as it can serve. Connections
+that arrive while a child is being replaced wait for the new one, unless it keeps failing. The parent itself
+serves nothing.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _GRACE_S = 10.0  # beyond the children's own deadline for running streams
 
 
 class Sibling(NamedTuple):
-    """What one process works with."""
+    """What one of the processes is given."""
 
     number: int
     listener: socket.socket
@@ -40,7 +40,7 @@ class Sibling(NamedTuple):
 
 
 class _Child:
-    """One place, taken by one process after another."""
+    """One slot, filled by one process after another."""
 
     def __init__(self, number: int, listener: socket.socket) -> None:
         self.number = number
@@ -115,7 +115,7 @@ class _Parent:
         try:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
-            # Until it can read its keys again it need not: it has yet to read them.
+            # It has not read its keys yet, so there is nothing to read again.
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             os.close(self._pipe[1])
@@ -148,7 +148,7 @@ class _Parent:
         multiprocess.mark_process_dead(child.pid)  # type: ignore[no-untyped-call]
         child.pid, child.again_s = 0, now_s + wait_s
         if wait_s > _PATIENT_S and child.listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            # It may be long: until there is another, those that are well take all connections.
+            # This may take long: until the child is replaced the healthy ones take all connections.
             child.listener.shutdown(socket.SHUT_RDWR)
 
     def _tell(self, number: signal.Signals) -> None:

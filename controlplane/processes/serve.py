@@ -24,9 +24,8 @@ _OTHER_FILES = 1024  # that are no client's: idle connections to engines, mostly
 
 
 def run(settings: FrontendSettings, sibling: Sibling) -> int:
-    """Serve on the sibling's socket until SIGINT or SIGTERM.
-
-    Raises OSError where somebody else has come to listen on its port meanwhile.
+    """Serve on the sibling's socket until SIGINT or SIGTERM. Raises OSError where another program has taken
+    the port.
     """
     try:
         return uvloop.run(_serve(settings, sibling))
@@ -82,15 +81,16 @@ def limits_of(settings: FrontendSettings) -> Limits:
 
 
 def files_wanted(connections: int, max_running: int) -> int:
-    """How many files a process has open when it serves all connections that it may have."""
+    """How many open files a process needs to serve all connections that it allows."""
     beyond = connections // REFUSED_SHARE
     to_engines = 2 * max_running  # that of the hop before may still be kept
     return connections + beyond + to_engines + _OTHER_FILES
 
 
 def _reachable(limits: Limits, max_running: int, log: logging.Logger) -> Limits:
-    """No more clients than leave sockets for the engines that serve them: without any, every engine would
-    seem to have failed."""
+    """The number of clients that leaves enough sockets for the engines which serve them; without sockets
+    every engine would seem to have failed.
+    """
     to_engines = 2 * max_running
     files = open_files.allow(files_wanted(limits.connections, max_running))
     left = files - min(to_engines, files * 2 // 3) - min(_OTHER_FILES, files // 8)
@@ -114,7 +114,7 @@ def _reload(
     frontend.access.reload()
     if tls is not None and settings.tls_cert is not None:
         try:
-            _tls(settings)  # a pair that does not fit would leave the one in use without its key
+            _tls(settings)  # a certificate and key that do not match must not replace the ones in use
             tls.load_cert_chain(settings.tls_cert, settings.tls_key)
             log.info("read the certificate again")
         except (OSError, ssl.SSLError) as error:

@@ -19,7 +19,7 @@ def _classes(table: Table | None) -> dict[str, Weights]:
 
 
 class Tables:
-    """Tables by model and placement. A snapshot that cannot be trusted leaves the last good one in place."""
+    """The tables by model and placement. An invalid snapshot leaves the last good one in place."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._log = logger
@@ -53,7 +53,7 @@ class Tables:
             )
 
     def table(self, model: str, placement: str) -> Table | None:
-        """A placement that came about just now has none yet: that of the most similar one stands in."""
+        """The table of a placement. A placement without one uses that of the most similar placement."""
         key = table_key(model, placement)
         found = self._tables.get(key)
         if found is not None:
@@ -79,7 +79,9 @@ class Tables:
         return min(known, key=lambda each: each[0])[1] if known else None
 
     def weights(self, table: Table | None, slo: str) -> Weights:
-        """A class's weights: the table's, else the built-in ones; balanced where nobody knows the class."""
+        """The weights of an SLO class: the table's, otherwise the built-in ones; balanced for an unknown
+        class.
+        """
         classes = _classes(table)
         return classes.get(slo) or classes[DEFAULT_SLO]
 

@@ -1,7 +1,7 @@
-"""What is counted for each turn, gathered as plain numbers and handed to Prometheus' metrics now and then.
+"""Counts of each turn, gathered as plain numbers and handed to Prometheus' metrics now and then.
 
-prometheus_client takes a lock for each count, and walks the buckets of each histogram: with the dozen that a
-turn has, that is more work than deciding its path. What is handed over is the same in the end.
+prometheus_client takes a lock for each count, and walks the buckets of each histogram. With a dozen counts a
+turn that is more work than deciding the path. The metrics end up the same.
 """
 
 from bisect import bisect_left
@@ -20,7 +20,7 @@ class Distribution(Histogram):
         return list(self._upper_bounds)
 
     def gather(self, counts: list[int], total: float) -> None:
-        """So many observations in each bucket, and the sum of all."""
+        """Add a number of observations to each bucket, and their sum."""
         for bucket, count in zip(self._buckets, counts, strict=True):
             if count:
                 bucket.inc(count)

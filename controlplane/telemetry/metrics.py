@@ -1,7 +1,7 @@
-"""What the frontend counts. Labels are bounded: enums, statuses and kinds, never ids.
+"""The frontend's metrics. Labels are bounded: enums, statuses and kinds, never ids.
 
-Where several processes serve, any of them answers for all: counters and histograms are summed, also over
-processes that died, gauges are those of the living. What each turn adds goes through `tally`.
+With several processes any of them answers for all: counters and histograms are summed over all processes,
+dead ones too; gauges over the living ones. What each turn counts goes through `counts`.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The spans of a turn. Where tracing is off, nothing is made."""
+"""The spans of a turn. With tracing off no span is made."""
 
 import re
 import time
@@ -58,7 +58,7 @@ class Spans:
         return self.server.is_recording()
 
     def leg(self, name: str, attributes: dict[str, Any] | None = None) -> AbstractContextManager[Span]:
-        """A child of the server span; an exception marks it as failed."""
+        """A child of the server span. An exception marks it as failed."""
         return _NOTHING if self._tracer is None else self._leg(self._tracer, name, attributes)
 
     @contextmanager
@@ -72,7 +72,7 @@ class Spans:
             span.end()
 
     def route(self) -> AbstractContextManager[Span]:
-        """As `leg`, for a decision: what came of it can still be told, until the turn ends."""
+        """Like `leg`, for a decision: it stays open until the turn ends, so that the outcome can be added."""
         return _NOTHING if self._tracer is None else self._route(self._tracer)
 
     @contextmanager
@@ -85,7 +85,7 @@ class Spans:
             self._routes.append((span, time.time_ns()))
 
     def needless_transfer(self, direction: str) -> None:
-        """A transfer of nothing, since it was all there, has no span of its own: it is an event."""
+        """An event for a transfer that moved nothing because everything was there: it has no span."""
         if self._routes:
             self._routes[-1][0].add_event("kv.nothing_to_transfer", {"kv.direction": direction})
 
@@ -95,14 +95,14 @@ class Spans:
             self.server.add_event(name, attributes)
 
     def follow(self, last: str) -> None:
-        """Link the turn to the one before it, by that one's `traceparent`."""
+        """Link the turn to the previous one, by that turn's `traceparent`."""
         if last and self.server.is_recording():
             before = trace.get_current_span(_propagator.extract({"traceparent": last})).get_span_context()
             if before.trace_flags.sampled:
                 self.server.add_link(before, {"ppd.link": "previous-turn"})
 
     def parent_of(self, span: Span) -> str:
-        """The `traceparent` that an engine gets: under `span`, or the client's own where we do not trace."""
+        """The `traceparent` for an engine: under `span`, or the client's own where tracing is off."""
         return (self._tracer and traceparent(span)) or self._from_client
 
     def headers(self, span: Span) -> str:

@@ -18,9 +18,7 @@ _MEDIUM_RANGE = (1.0, 100_000.0)
 _LEAST_TOKENS = 64  # shorter prompts are not learned from: the template is too large a part of them
 _NEWEST = 0.05  # weight of the newest prompt
 _MESSAGE_TOKENS = 5  # what a chat template puts around a message
-_EXACT_CHARS = (
-    16_384  # of one turn; tokenizing more would delay other streams, so it is estimated
-)
+_EXACT_CHARS = 16_384  # of one turn; tokenizing more would delay other streams, so it is estimated
 _MAX_MODELS = 64
 
 
