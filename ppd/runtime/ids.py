@@ -9,5 +9,5 @@ os.register_at_fork(after_in_child=_source.seed)
 
 
 def token_hex(n_bytes: int) -> str:
-    """So many random bytes in hexadecimal."""
+    """`n_bytes` random bytes in hexadecimal."""
     return _source.getrandbits(8 * n_bytes).to_bytes(n_bytes, "big").hex()

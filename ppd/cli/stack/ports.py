@@ -60,8 +60,8 @@ def check(host: str, port: int) -> None:
 def free_ports(count: int) -> list[int]:
     """`count` different free ports on the loopback address, from a random one on.
 
-    So stacks that are started at the same moment do not choose the same. Raises PortError if there are not
-    so many.
+    The random start keeps stacks that are started at the same moment apart. Raises PortError if there are
+    fewer free ports.
     """
     found: list[int] = []
     ports = _range()
